@@ -1,0 +1,66 @@
+package state
+
+// chunkRows is how many rows one chunk of a table holds: so few that the copy after a Freeze is short, so
+// many that a Freeze, which copies one pointer per chunk, is short too.
+const chunkRows = 128
+
+// table is a growing list of rows that can be frozen cheaply (copy-on-write by chunk): freeze hands out a
+// view of the rows as they are and costs one pointer per chunk; the first change to a chunk after that
+// copies the chunk. Rows are never removed.
+//
+// A view may be read by another goroutine while the table changes, because the table never again writes to
+// memory that a view can see: set copies a chunk that a view holds, and push writes only behind the last row
+// of every view.
+type table[T any] struct {
+	chunks []*chunk[T]
+	len    int
+	// frozen counts the freezes. A chunk whose age is less than that is held by a view.
+	frozen uint64
+}
+
+// chunk holds rows. Only the table, never a view, looks at age.
+type chunk[T any] struct {
+	rows [chunkRows]T
+	age  uint64 // the table's count of freezes when the chunk was made
+}
+
+// view is a table at the moment of a freeze.
+type view[T any] struct {
+	chunks []*chunk[T]
+	len    int
+}
+
+// at returns row i, to be read only, and only until the table changes.
+func (t *table[T]) at(i int) *T { return &t.chunks[i/chunkRows].rows[i%chunkRows] }
+
+// edit returns row i, to be changed before anything else is done with the table.
+func (t *table[T]) edit(i int) *T {
+	c := t.chunks[i/chunkRows]
+	if c.age != t.frozen {
+		c = &chunk[T]{rows: c.rows, age: t.frozen}
+		t.chunks[i/chunkRows] = c
+	}
+	return &c.rows[i%chunkRows]
+}
+
+// push appends a row.
+func (t *table[T]) push(row T) {
+	if t.len%chunkRows == 0 {
+		t.chunks = append(t.chunks, &chunk[T]{age: t.frozen})
+	}
+	t.chunks[t.len/chunkRows].rows[t.len%chunkRows] = row
+	t.len++
+}
+
+// freeze returns the rows as they are now.
+func (t *table[T]) freeze() view[T] {
+	t.frozen++
+	v := t.view()
+	v.chunks = append([]*chunk[T](nil), v.chunks...)
+	return v
+}
+
+// view returns the rows as they are until the table changes.
+func (t *table[T]) view() view[T] { return view[T]{chunks: t.chunks, len: t.len} }
+
+func (v *view[T]) at(i int) *T { return &v.chunks[i/chunkRows].rows[i%chunkRows] }
