@@ -1,0 +1,383 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"example.com/mq/internal/entry"
+	"example.com/mq/internal/fact"
+	"example.com/mq/internal/invariant"
+	"example.com/mq/internal/vfs"
+)
+
+const (
+	suffix  = ".idx"
+	tmpName = "index.tmp" // an index file while it is written; only Flush makes one, and one at a time
+
+	// lockStep is for how many topics Flush and Drop hold the lock at a time, so that publishers do not wait
+	// for a segment with many topics.
+	lockStep = 256
+)
+
+// FileName returns the name of the index file of a segment, without the folder.
+func FileName(segment entry.Index) string { return fmt.Sprintf("%020d%s", uint64(segment), suffix) }
+
+// Load reads the directory of a sealed segment's index file. On error, which is a *SegmentError, nothing has
+// changed, and the caller lets Rebuild make the index from the segment. A segment that is known already, by
+// Add for instance, is left as it is.
+//
+// Load and Rebuild are meant for the start, oldest segment first: they hold publishers up.
+func (x *Index) Load(number entry.Index) error {
+	x.maintenance.Lock()
+	defer x.maintenance.Unlock()
+	if x.known(number) {
+		return nil
+	}
+	topics, err := x.readDirectory(number)
+	if err == nil {
+		err = x.install(&segment{number: number, saved: true}, topics)
+	}
+	if err != nil {
+		return &SegmentError{Segment: number, Err: err}
+	}
+	return nil
+}
+
+// Rebuild makes the index of a sealed segment from the frames that scan finds in it and passes to add in
+// order of the log; whatever was known of the segment is replaced. The next Flush writes its file.
+func (x *Index) Rebuild(number entry.Index, scan func(add func(topic string, first fact.Offset, count int, p entry.Position)) error) error {
+	x.maintenance.Lock()
+	defer x.maintenance.Unlock()
+	if x.isActive(number) {
+		return fmt.Errorf("rebuild index of segment %d: it is the active segment", number)
+	}
+	s := &segment{number: number}
+	slots := make(map[string]uint32)
+	var wrong error
+	err := scan(func(name string, first fact.Offset, count int, p entry.Position) {
+		slot, ok := slots[name]
+		if !ok {
+			slot = s.enter(&topic{name: name})
+			slots[name] = slot
+		}
+		if p.Segment != number {
+			invariant.Check(false, "index: a frame of segment %d in the scan of segment %d", p.Segment, number)
+		}
+		if runs := s.runs[slot]; len(runs) > 0 && runs[len(runs)-1].last() >= first {
+			wrong = fmt.Errorf("topic %q: record %d stands after a later one", name, first)
+			return
+		}
+		s.add(slot, first, count, p)
+	})
+	if err = errors.Join(err, wrong); err != nil {
+		return fmt.Errorf("rebuild index of segment %d: %w", number, err)
+	}
+	topics := make([]listed, len(s.topics))
+	for i, t := range s.topics {
+		topics[i] = listed{name: []byte(t.name), places: []place{s.place(i)}}
+	}
+	if err := x.install(s, topics); err != nil {
+		return fmt.Errorf("rebuild index of segment %d: %w", number, err)
+	}
+	x.cache.dropSegments(func(n entry.Index) bool { return n == number })
+	return nil
+}
+
+// Flush writes the index files of all sealed segments that have none yet and then frees their runs. After an
+// error, a full disk for instance, the runs stay in memory and the next Flush tries again: an index file is
+// derived, so unlike the log's own files a failed sync says nothing about what was acknowledged.
+func (x *Index) Flush() error {
+	x.maintenance.Lock()
+	defer x.maintenance.Unlock()
+	for _, s := range x.unsaved() {
+		places, err := x.writeFile(s)
+		if err != nil {
+			return fmt.Errorf("write index of segment %d: %w", s.number, err)
+		}
+		x.moveToFile(s, places)
+	}
+	return nil
+}
+
+// Drop forgets all segments before the given one and removes their index files, left-over ones included. The
+// active segment is never forgotten. After an error the files that are left are removed by the next Drop.
+func (x *Index) Drop(before entry.Index) error {
+	x.maintenance.Lock()
+	defer x.maintenance.Unlock()
+	x.forget(before)
+	if err := x.removeFiles(before); err != nil {
+		return fmt.Errorf("remove index files before segment %d: %w", before, err)
+	}
+	return nil
+}
+
+func (x *Index) known(number entry.Index) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	_, ok := searchSegment(x.segments, number)
+	return ok || number < x.oldest
+}
+
+func (x *Index) isActive(number entry.Index) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.active != nil && x.active.number == number
+}
+
+func (x *Index) unsaved() []*segment {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var list []*segment
+	for _, s := range x.segments {
+		if !s.saved && s != x.active {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// install makes a segment known with the places of its topics, instead of what was known of it. It changes
+// nothing when these contradict the segments around it, or when the segment was dropped meanwhile.
+func (x *Index) install(s *segment, topics []listed) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s.number < x.oldest {
+		return nil
+	}
+	if x.active != nil && s.number > x.active.number {
+		invariant.Check(false, "index: sealed segment %d is after the active segment %d", s.number, x.active.number)
+	}
+	for _, l := range topics {
+		if t := x.topics[string(l.name)]; t != nil && !t.fits(s.number, l.places) {
+			return corruptf("the offsets of topic %q contradict another segment", l.name)
+		}
+	}
+	i, found := searchSegment(x.segments, s.number)
+	var old []*topic
+	if found {
+		old = x.segments[i].topics
+		x.segments[i] = s
+	} else {
+		x.segments = slices.Insert(x.segments, i, s)
+	}
+	for _, t := range old {
+		t.replace(s.number)
+	}
+	s.topics = make([]*topic, len(topics))
+	for i, l := range topics {
+		t := x.topics[string(l.name)]
+		if t == nil {
+			t = &topic{name: string(l.name)}
+			x.topics[t.name] = t
+		}
+		t.replace(s.number, l.places...)
+		s.topics[i] = t
+	}
+	for _, t := range old {
+		if !t.trim(x.oldest) {
+			delete(x.topics, t.name)
+		}
+	}
+	return nil
+}
+
+// moveToFile makes the topics of a segment point to the blocks of its index file and frees its runs.
+func (x *Index) moveToFile(s *segment, places [][]place) {
+	for i := 0; i < len(places); i += lockStep {
+		x.mu.Lock()
+		for j := i; j < min(i+lockStep, len(places)); j++ {
+			s.topics[j].replace(s.number, places[j]...)
+		}
+		x.mu.Unlock()
+	}
+	x.mu.Lock()
+	s.runs, s.saved = nil, true
+	x.mu.Unlock()
+}
+
+func (x *Index) forget(before entry.Index) {
+	x.mu.Lock()
+	if x.active != nil {
+		before = min(before, x.active.number)
+	}
+	x.oldest = max(x.oldest, before) // from here on Find does not see what is before
+	n, _ := searchSegment(x.segments, x.oldest)
+	gone := x.segments[:n]
+	x.segments = slices.Clone(x.segments[n:])
+	x.mu.Unlock()
+
+	for _, s := range gone {
+		for i := 0; i < len(s.topics); i += lockStep {
+			x.mu.Lock()
+			for _, t := range s.topics[i:min(i+lockStep, len(s.topics))] {
+				if !t.trim(x.oldest) && x.topics[t.name] == t {
+					delete(x.topics, t.name)
+				}
+			}
+			x.mu.Unlock()
+		}
+	}
+	if len(gone) > 0 {
+		x.cache.dropSegments(func(n entry.Index) bool { return n < before })
+	}
+}
+
+// writeFile writes the index file of a sealed segment, replacing any of its name, and returns the places of
+// each of the segment's topics in it.
+func (x *Index) writeFile(s *segment) ([][]place, error) {
+	data, places, err := encode(identity{x.cfg.LogID, s.number}, s)
+	if err != nil {
+		return nil, err
+	}
+	tmp := path.Join(x.cfg.Dir, tmpName)
+	if err := x.cfg.FS.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err = x.writeTmp(tmp, data); err == nil {
+		err = x.cfg.FS.Rename(tmp, x.path(s.number))
+	}
+	if err != nil {
+		// Free the room. When that fails too, the next Flush does it.
+		_ = x.cfg.FS.Remove(tmp)
+		return nil, err
+	}
+	return places, x.cfg.FS.SyncDir(x.cfg.Dir)
+}
+
+func (x *Index) writeTmp(name string, data []byte) error {
+	f, err := x.cfg.FS.Create(name)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(data, 0); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// encode returns the index file of a segment, and the places of each of its topics in that file.
+func encode(id identity, s *segment) ([]byte, [][]place, error) {
+	order := make([]int, len(s.topics)) // slots by topic name
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(s.topics[a].name, s.topics[b].name) })
+
+	data := make([]byte, headerSize, headerSize+64*len(order))
+	places := make([][]place, len(order))
+	directory := make([]listed, 0, len(order))
+	h := header{topics: len(order)}
+	for _, slot := range order {
+		name := s.topics[slot].name
+		for runs := range slices.Chunk(s.runs[slot], blockRuns) {
+			at := len(data)
+			if int64(at) > fileSizeMax-blockSizeMax {
+				return nil, nil, fmt.Errorf("the segment is too large for an index file")
+			}
+			data = appendBlock(data, id, name, uint32(at), runs)
+			places[slot] = append(places[slot], place{segment: s.number, first: runs[0].first,
+				last: runs[len(runs)-1].last(), at: uint32(at), size: uint32(len(data) - at)})
+		}
+		h.blocks += len(places[slot])
+		directory = append(directory, listed{name: []byte(name), places: places[slot]})
+	}
+	h.dirAt = int64(len(data))
+	data = appendDirectory(data, directory)
+	h.dirSize = int64(len(data)) - h.dirAt
+	h.dirCRC = id.dirCRC(data[h.dirAt:])
+	h.append(data[:0], id)
+	return data, places, nil
+}
+
+// readDirectory reads the header and the directory of an index file.
+func (x *Index) readDirectory(number entry.Index) ([]listed, error) {
+	f, err := x.cfg.FS.OpenRead(x.path(number))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	id := identity{x.cfg.LogID, number}
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, min(size, headerSize))
+	if err := readFull(f, b, 0); err != nil {
+		return nil, err
+	}
+	h, err := decodeHeader(b, id, size)
+	if err != nil {
+		return nil, err
+	}
+	b = make([]byte, h.dirSize)
+	if err := readFull(f, b, h.dirAt); err != nil {
+		return nil, err
+	}
+	return decodeDirectory(b, id, h)
+}
+
+// block returns the runs of a block, from the cache or from the index file.
+func (x *Index) block(t *topic, p place) ([]run, error) {
+	key := blockKey{t, p.segment, p.first}
+	if runs := x.cache.get(key); runs != nil && runs[len(runs)-1].last() == p.last {
+		return runs, nil
+	}
+	f, err := x.cfg.FS.OpenRead(x.path(p.segment))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, p.size)
+	if err := readFull(f, b, int64(p.at)); err != nil {
+		return nil, err
+	}
+	runs, err := decodeBlock(b, identity{x.cfg.LogID, p.segment}, t.name, p)
+	if err != nil {
+		return nil, err
+	}
+	x.cache.put(key, runs)
+	return runs, nil
+}
+
+// readFull reads len(b) bytes; a file that is too short for that is damaged.
+func readFull(f vfs.File, b []byte, at int64) error {
+	n, err := f.ReadAt(b, at)
+	switch {
+	case n == len(b):
+		return nil
+	case err == nil || errors.Is(err, io.EOF):
+		return corruptf("it ends at %d", at+int64(n))
+	}
+	return err
+}
+
+// removeFiles removes all index files of segments before the given one.
+func (x *Index) removeFiles(before entry.Index) error {
+	names, err := x.cfg.FS.List(x.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	removed := false
+	for _, name := range names {
+		number, err := strconv.ParseUint(strings.TrimSuffix(name, suffix), 10, 64)
+		if err != nil || name != FileName(entry.Index(number)) || entry.Index(number) >= before {
+			continue
+		}
+		if err := x.cfg.FS.Remove(path.Join(x.cfg.Dir, name)); err != nil {
+			return err
+		}
+		removed = true
+	}
+	if !removed {
+		return nil
+	}
+	return x.cfg.FS.SyncDir(x.cfg.Dir)
+}
+
+func (x *Index) path(segment entry.Index) string { return path.Join(x.cfg.Dir, FileName(segment)) }
