@@ -1,0 +1,57 @@
+package httpapi
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+
+	"github.com/valyala/fasthttp"
+)
+
+// tokens holds the sums of the configured tokens. The sums have one length, so comparing them tells nothing
+// about the tokens, not even how long they are.
+type tokens struct {
+	client, admin       [sha256.Size]byte
+	hasClient, hasAdmin bool
+}
+
+func newTokens(client, admin string) tokens {
+	return tokens{
+		client: sha256.Sum256([]byte(client)), hasClient: client != "",
+		admin: sha256.Sum256([]byte(admin)), hasAdmin: admin != "",
+	}
+}
+
+// check returns why the request may not use a route of the scope, or refuseNone.
+func (t *tokens) check(sc scope, h *fasthttp.RequestHeader) byte {
+	switch {
+	case sc == scopeOpen, sc == scopeClient && !t.hasClient:
+		return refuseNone
+	case sc == scopeAdmin && !t.hasAdmin:
+		return refuseNoAdmin
+	}
+	token, ok := bearer(h.Peek("Authorization"))
+	if !ok {
+		return refuseUnauthenticated
+	}
+	sum := sha256.Sum256(token)
+	isClient := subtle.ConstantTimeCompare(sum[:], t.client[:]) == 1 && t.hasClient
+	isAdmin := subtle.ConstantTimeCompare(sum[:], t.admin[:]) == 1 && t.hasAdmin
+	switch {
+	case isAdmin, isClient && sc == scopeClient:
+		return refuseNone
+	case isClient:
+		return refusePermission
+	}
+	return refuseUnauthenticated
+}
+
+// bearer returns the token of an Authorization header. The scheme may be written in any case (RFC 9110).
+func bearer(value []byte) ([]byte, bool) {
+	scheme, token, ok := bytes.Cut(value, []byte(" "))
+	if !ok || !bytes.EqualFold(scheme, []byte("Bearer")) {
+		return nil, false
+	}
+	token = bytes.TrimLeft(token, " ")
+	return token, len(token) > 0
+}

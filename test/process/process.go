@@ -1,0 +1,261 @@
+// Package process builds mqd and runs it as processes for the tests that look at it from outside. A
+// process that it started ends with the test, even when the test itself is killed.
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// AdminToken is what the processes accept for admin calls. Client calls need no token.
+const AdminToken = "test-admin-token"
+
+// readyMax is how long a start may take, recovery included. It is generous: how long a start takes is
+// measured elsewhere, and a machine that runs tests is busy.
+const readyMax = 30 * time.Second
+
+var build struct {
+	once sync.Once
+	dir  string
+	path string
+	err  error
+}
+
+// Binary returns the path of mqd, built once for the test binary, or what MQ_MQD names.
+func Binary(t testing.TB) string {
+	t.Helper()
+	build.once.Do(func() {
+		if build.path = os.Getenv("MQ_MQD"); build.path != "" {
+			return
+		}
+		if build.dir, build.err = os.MkdirTemp("", "mqd-binary-"); build.err != nil {
+			return
+		}
+		build.path = filepath.Join(build.dir, "mqd")
+		out, err := exec.Command("go", "build", "-o", build.path, "example.com/mq/cmd/mqd").CombinedOutput()
+		if err != nil {
+			build.err = fmt.Errorf("build mqd: %w\n%s", err, out)
+		}
+	})
+	if build.err != nil {
+		t.Fatal(build.err)
+	}
+	return build.path
+}
+
+// Main runs the tests of a package and removes the binary after them. TestMain calls it.
+func Main(m *testing.M) int {
+	defer func() {
+		if build.dir != "" {
+			os.RemoveAll(build.dir)
+		}
+	}()
+	return m.Run()
+}
+
+// Config says how to run mqd.
+type Config struct {
+	Binary string
+	Data   string
+	Args   []string // further flags
+	Wrap   []string // a command that runs mqd: its words stand before mqd's
+}
+
+// Process is one running mqd.
+type Process struct {
+	URL string // where it listens
+	PID int    // of mqd, or of the command that wraps it
+
+	cmd    *exec.Cmd
+	stderr tail
+	ended  chan struct{} // closed when the process is gone and err is set
+	err    error
+}
+
+// Start starts mqd and returns at once. It need not be ready.
+func Start(cfg Config) (*Process, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	words := append([]string{}, cfg.Wrap...)
+	words = append(words, cfg.Binary, "-listen", addr, "-data", cfg.Data)
+	words = append(words, cfg.Args...)
+	p := &Process{URL: "http://" + addr, ended: make(chan struct{})}
+	p.cmd = exec.Command(words[0], words[1:]...)
+	p.cmd.Env = append(os.Environ(), "MQ_ADMIN_TOKEN="+AdminToken)
+	p.cmd.Stdout = io.Discard
+	p.cmd.Stderr = &p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		// The kernel sends Pdeathsig when the thread that started the process ends, so one thread is kept
+		// for it until then. The goroutine ends with the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = p.cmd.Wait()
+			close(p.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start mqd: %w", err)
+	}
+	p.PID = p.cmd.Process.Pid
+	return p, nil
+}
+
+// StartReady starts mqd and waits until it is ready.
+func StartReady(cfg Config) (*Process, error) {
+	const tries = 5
+	for try := 1; ; try++ {
+		p, err := Start(cfg)
+		if err != nil {
+			return nil, err
+		}
+		err = p.AwaitReady()
+		if err == nil {
+			return p, nil
+		}
+		p.Kill()
+		// Between the choice of a port and its use somebody else may have taken it.
+		if try == tries || !strings.Contains(p.stderr.String(), "address already in use") {
+			return nil, err
+		}
+	}
+}
+
+// AwaitReady waits until /readyz says 200.
+func (p *Process) AwaitReady() error {
+	deadline := time.Now().Add(readyMax)
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for {
+		status, body, err := p.Get("/readyz")
+		if err == nil && status == http.StatusOK {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("mqd is not ready after %v: status %d, %s, %v\n%s", readyMax, status, body, err, p.Stderr())
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("mqd ended before it was ready: %v\n%s", p.err, p.Stderr())
+		case <-poll.C:
+		}
+	}
+}
+
+// Get asks for a page by GET.
+func (p *Process) Get(path string) (status int, body string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	r.Close = true // the next process has another port: keep nothing open
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(b), err
+}
+
+// Kill kills the process and waits until it is gone. It may be called again.
+func (p *Process) Kill() {
+	p.cmd.Process.Signal(syscall.SIGKILL) // an error means that it is gone already
+	<-p.ended
+}
+
+// Stop ends the process by SIGTERM and returns an error unless it exits with status 0.
+func (p *Process) Stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop mqd: %w\n%s", err, p.Stderr())
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(readyMax):
+		p.Kill()
+		return fmt.Errorf("mqd did not end within %v of SIGTERM\n%s", readyMax, p.Stderr())
+	}
+	if p.err != nil {
+		return fmt.Errorf("mqd after SIGTERM: %w\n%s", p.err, p.Stderr())
+	}
+	return nil
+}
+
+// Ended returns a channel that is closed when the process is gone.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// ExitCode waits until the process is gone and returns its exit status, -1 if a signal ended it.
+func (p *Process) ExitCode() int {
+	<-p.ended
+	var exit *exec.ExitError
+	if errors.As(p.err, &exit) {
+		return exit.ExitCode()
+	}
+	return 0
+}
+
+// Stderr returns the last part of what the process wrote to standard error.
+func (p *Process) Stderr() string { return p.stderr.String() }
+
+// freePort returns a port that nobody listens on. It lies below the range that the kernel gives to
+// outgoing connections, so that none of those can take it.
+func freePort() (int, error) {
+	const first, last = 12000, 32000
+	start := first + (os.Getpid()*131+int(time.Now().UnixNano()/1000))%(last-first)
+	for i := range last - first {
+		port := first + (start-first+i)%(last-first)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			l.Close()
+			return port, nil
+		}
+	}
+	return 0, errors.New("no free port")
+}
+
+// tail keeps the last bytes written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+const tailMax = 16 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(p)
+	if extra := t.buf.Len() - tailMax; extra > 0 {
+		t.buf.Next(extra)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}
