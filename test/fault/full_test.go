@@ -1,0 +1,239 @@
+package fault
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"example.com/mq/test/load"
+	"example.com/mq/test/process"
+)
+
+// The figures of the promise: how soon a publish is refused, and how soon it works again.
+const (
+	refuseMax = 100 * time.Millisecond
+	returnMax = time.Second
+)
+
+// TestDiskFull fills the disk under load again and again. A full disk costs publishes only: they are refused
+// soon, fetches and the small writes that help to free room go on, a kill does no harm, a start works with
+// nothing free, and publishes come back by themselves. MQ_FULL_CYCLES says how often.
+func TestDiskFull(t *testing.T) {
+	im := newImage(t, 64)
+	cycles := process.Count(t, "MQ_FULL_CYCLES", 3)
+	seed := process.Seed(t)
+	dice := rand.New(rand.NewPCG(seed, 97))
+	l := load.New(load.Config{Seed: seed, Quiet: true, Large: 50, ValueMax: 200 << 10})
+	node := process.NewNode(t, process.Config{
+		Binary: process.Binary(t), Data: filepath.Join(im.dir, "data"),
+		Args: []string{"-segment-bytes", "2097152", "-snapshot-bytes", "2097152"},
+	})
+	f := &filling{t: t, im: im, load: l, node: node, dice: dice}
+	began := time.Now()
+	for cycle := range cycles {
+		if cycle%3 == 2 {
+			f.byItself()
+		} else {
+			f.cycle(cycle%2 == 1)
+		}
+		if err := l.Err(); err != nil {
+			t.Fatalf("cycle %d of seed %d: %v\n%s", cycle, seed, err, f.p.Stderr())
+		}
+	}
+	finish(t, l, node, node.StartReady())
+	t.Logf("disk full: cycles %d in %v, slowest refusal %v, slowest return %v, %v, answers by status %v",
+		cycles, time.Since(began).Round(time.Millisecond), f.slowestRefusal, f.slowestReturn, l.Checker.Report(), l.Statuses())
+}
+
+// filling is one run of TestDiskFull.
+type filling struct {
+	t    *testing.T
+	im   *image
+	load *load.Load
+	node *process.Node
+	dice *rand.Rand
+	p    *process.Process // what runs now
+
+	slowestRefusal, slowestReturn time.Duration
+}
+
+// cycle fills the disk from outside, with a kill in the middle if kill is set, and makes room from outside.
+func (f *filling) cycle(kill bool) {
+	f.t.Helper()
+	f.start()
+	filler := f.im.fill("filler", 0)
+	if kill {
+		f.run(func(context.Context) {
+			wait(f.t, f.p, time.Duration(f.dice.IntN(60_000))*time.Microsecond)
+			f.p.Kill()
+		})
+		f.load.Checker.Restarted()
+		f.im.fill("filler", 0)
+		if free := f.im.free(); free > 0 {
+			f.t.Logf("%d bytes are free at the start with a full disk", free)
+		}
+		f.start()
+	}
+	f.untilRefused()
+	f.im.fill("filler", 0) // what a refused attempt to prepare a segment gave back
+	f.whileFull()
+	f.remove(filler)
+	f.end()
+}
+
+// byItself lets mqd fill the disk alone. Then retention alone must make room: that is what its reserve of
+// disk space is for.
+func (f *filling) byItself() {
+	f.t.Helper()
+	f.start()
+	f.awaitReserve()
+	filler := f.im.fill("filler", 12<<20)
+	f.untilRefused()
+	f.whileFull()
+	if err := f.load.Retain(f.t.Context(), f.p.URL); err != nil {
+		f.t.Fatalf("with a full disk: %v\n%s", err, f.p.Stderr())
+	}
+	f.returns("retention")
+	f.remove(filler)
+	f.end()
+}
+
+// awaitReserve waits until mqd has set aside the disk space that it needs when the disk is full. It does so
+// in the background after a start that finds room.
+func (f *filling) awaitReserve() {
+	f.t.Helper()
+	for began := time.Now(); ; wait(f.t, f.p, time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(f.node.Data, "ballast")); err == nil {
+			return
+		}
+		if time.Since(began) > 20*time.Second {
+			f.t.Fatalf("mqd sets no disk space aside; free: %d\n%s", f.im.free(), f.p.Stderr())
+		}
+	}
+}
+
+// untilRefused runs the load until a publish is refused, and a little longer.
+func (f *filling) untilRefused() {
+	f.t.Helper()
+	f.load.ForgetStatuses()
+	f.run(func(ctx context.Context) {
+		for f.load.Statuses()[http.StatusInsufficientStorage] == 0 && ctx.Err() == nil {
+			wait(f.t, f.p, time.Millisecond)
+		}
+		wait(f.t, f.p, 20*time.Millisecond)
+	})
+}
+
+// whileFull looks at what must be refused, and what must not, while the disk is full.
+func (f *filling) whileFull() {
+	f.t.Helper()
+	f.refused()
+	if err := f.load.ReadBack(f.t.Context(), f.p.URL, true); err != nil {
+		f.t.Fatalf("with a full disk: %v\n%s", err, f.p.Stderr())
+	}
+	if err := f.load.Consume(f.t.Context(), f.p.URL); err != nil {
+		f.t.Fatalf("with a full disk: %v\n%s", err, f.p.Stderr())
+	}
+	if status, body, err := f.p.Get("/healthz"); status != http.StatusOK {
+		f.t.Errorf("/healthz with a full disk: %d %s %v", status, body, err)
+	}
+}
+
+func (f *filling) remove(filler string) {
+	f.t.Helper()
+	if err := os.Remove(filler); err != nil {
+		f.t.Fatal(err)
+	}
+	f.im.sync() // the file system gives room back when its journal is written
+	f.returns("a file was removed")
+}
+
+// end works with room for a while, gives up what is stored so that the next cycle finds room, and kills mqd.
+func (f *filling) end() {
+	f.t.Helper()
+	f.run(func(context.Context) { wait(f.t, f.p, 30*time.Millisecond) })
+	if err := f.load.ReadBack(f.t.Context(), f.p.URL, false); err != nil {
+		f.t.Fatalf("%v\n%s", err, f.p.Stderr())
+	}
+	if err := f.load.Retain(f.t.Context(), f.p.URL); err != nil {
+		f.t.Fatal(err)
+	}
+	f.p.Kill()
+	f.load.Checker.Restarted()
+}
+
+func (f *filling) start() {
+	f.t.Helper()
+	f.p = f.node.StartReady()
+	if err := f.load.ReadBack(f.t.Context(), f.p.URL, true); err != nil {
+		f.t.Fatalf("%v\n%s", err, f.p.Stderr())
+	}
+}
+
+func (f *filling) run(happens func(context.Context)) {
+	f.t.Helper()
+	during(f.t, f.load, f.p, happens)
+}
+
+// refused looks at publishes to a full disk. Small ones may fit where large ones do not, so the sizes go
+// down until none does.
+func (f *filling) refused() {
+	f.t.Helper()
+	c := load.NewClient(f.p.URL)
+	defer c.Close()
+	sizes := []int{255 << 10, 32 << 10, 1 << 10, 0}
+	const most = 5000 // publishes: the room that is left in a segment, many times
+	for i, at := 0, 0; at < len(sizes); i++ {
+		a := f.load.Probe(f.t.Context(), c, sizes[at])
+		switch {
+		case a.Status == http.StatusInsufficientStorage && a.Code == "storage_full":
+			at++
+		case a.Outcome != load.Done || i == most:
+			f.t.Fatalf("publish of %d bytes to a full disk, the %dth: %v, want 507 storage_full\n%s", sizes[at], i+1, a, f.p.Stderr())
+		case i%10 == 9:
+			at = 0 // a little room was found
+		}
+	}
+	var took []time.Duration
+	for range 20 {
+		a := f.load.Probe(f.t.Context(), c, 0)
+		if a.Status != http.StatusInsufficientStorage {
+			f.t.Fatalf("publish to a full disk: %v, want 507", a)
+		}
+		took = append(took, a.Took)
+	}
+	slices.Sort(took)
+	f.slowestRefusal = max(f.slowestRefusal, took[len(took)-1])
+	// The median: a single one may wait for the processor on a busy machine.
+	if median := took[len(took)/2]; median > refuseMax {
+		f.t.Errorf("a publish is refused after %v, want %v at most", median, refuseMax)
+	}
+}
+
+// returns waits until publishes work again without a restart.
+func (f *filling) returns(why string) {
+	f.t.Helper()
+	c := load.NewClient(f.p.URL)
+	defer c.Close()
+	began := time.Now()
+	for {
+		a := f.load.Probe(f.t.Context(), c, 0)
+		if a.Outcome == load.Done {
+			break
+		}
+		if time.Since(began) > 10*returnMax {
+			f.t.Fatalf("publish %v after %s: %v; free: %d\n%s", time.Since(began), why, a, f.im.free(), f.p.Stderr())
+		}
+		wait(f.t, f.p, time.Millisecond)
+	}
+	took := time.Since(began)
+	f.slowestReturn = max(f.slowestReturn, took)
+	if took > returnMax {
+		f.t.Errorf("publishes came back %v after %s, want %v at most", took, why, returnMax)
+	}
+}

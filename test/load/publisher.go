@@ -1,0 +1,225 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"example.com/mq/test/history"
+)
+
+// publisher sends one publish after another and goes on only when it knows the outcome of the one before,
+// except for those without a request id, whose unknown outcome stays unknown.
+type publisher struct {
+	load *Load
+	name string
+	rand *rand.Rand
+	next int // number of the next publish
+
+	pending *publish   // not known to be done or refused
+	old     []*publish // some of those that are done
+}
+
+// publish is one publish with what is needed to send it again.
+type publish struct {
+	topic     string
+	requestID string // empty for none
+	records   []history.Record
+	batch     bool
+	sent      *history.Sent
+	open      bool // an attempt has no known outcome
+}
+
+func newPublisher(l *Load, i int) *publisher {
+	return &publisher{load: l, name: fmt.Sprintf("p%d", i), rand: rand.New(rand.NewPCG(l.cfg.Seed, uint64(1000+i)))}
+}
+
+func (p *publisher) run(ctx context.Context, c *Client) {
+	for ctx.Err() == nil {
+		var a Answer
+		switch dice := p.rand.IntN(100); {
+		case p.pending == nil && dice < 5 && len(p.old) > 0:
+			a = p.repeat(ctx, c)
+		case p.pending == nil && dice < 8 && len(p.old) > 0:
+			a = p.conflict(ctx, c)
+		default:
+			a = p.step(ctx, c)
+		}
+		switch {
+		case a.Status == 0:
+			return
+		case a.Outcome != Done && !pause(ctx, time.Millisecond): // 507 or 503: do not spin
+			return
+		}
+	}
+}
+
+// step sends a new publish, or the pending one again.
+func (p *publisher) step(ctx context.Context, c *Client) Answer {
+	if p.pending == nil {
+		p.pending = p.make()
+		p.pending.sent = p.load.Checker.Send(history.Publish{
+			Name: p.pending.name(), Topic: p.pending.topic, Records: p.pending.records,
+		})
+	}
+	q := p.pending
+	h := p.load.Checker
+	// One record may go by either endpoint, and the request id covers both.
+	batch := q.batch || p.rand.IntN(10) == 0
+	began := time.Now()
+	offsets, duplicate, a := c.publish(ctx, q.topic, q.requestID, q.records, batch)
+	p.load.note(a)
+	p.load.notePublish(began, a, duplicate)
+	switch a.Outcome {
+	case Done:
+		h.Done(q.sent, offsets, duplicate)
+		p.pending = nil
+		if q.requestID != "" {
+			p.remember(q)
+		}
+	case NotDone:
+		h.Refused(q.sent)
+		// A 503 speaks of this attempt only: what became of an earlier one is still to be found out.
+		if a.Status != http.StatusServiceUnavailable || !q.open || q.requestID == "" {
+			p.pending = nil
+		}
+		if a.refused() {
+			p.load.strangeAnswer("publish "+q.name(), a)
+		}
+	case Unknown:
+		h.Unknown(q.sent)
+		q.open = true
+		if q.requestID == "" {
+			p.pending = nil
+		}
+	}
+	return a
+}
+
+// Probe publishes one record of about so many bytes, without a request id, for tests that look at a single
+// answer. The checker judges it like any other.
+func (l *Load) Probe(ctx context.Context, c *Client, size int) Answer {
+	l.mu.Lock()
+	l.probes++
+	name := fmt.Sprintf("probe-%d ", l.probes)
+	l.mu.Unlock()
+	topic := l.cfg.Topics[0]
+	records := []history.Record{{Value: append([]byte(name), make([]byte, size)...)}}
+	sent := l.Checker.Send(history.Publish{Name: name, Topic: topic, Records: records})
+	offsets, duplicate, a := c.publish(ctx, topic, "", records, false)
+	switch l.note(a).Outcome {
+	case Done:
+		l.Checker.Done(sent, offsets, duplicate)
+	case NotDone:
+		l.Checker.Refused(sent)
+	case Unknown:
+		l.Checker.Unknown(sent)
+	}
+	return a
+}
+
+// settle sends the pending publish until its outcome is known.
+func (p *publisher) settle(ctx context.Context, c *Client) error {
+	for p.pending != nil {
+		a := p.step(ctx, c)
+		if p.pending != nil && !pause(ctx, time.Millisecond) {
+			return fmt.Errorf("%s does not learn the outcome of its publish: %v", p.name, a)
+		}
+	}
+	return nil
+}
+
+// repeat sends again what is done: the answer must be the same.
+func (p *publisher) repeat(ctx context.Context, c *Client) Answer {
+	q := p.old[p.rand.IntN(len(p.old))]
+	offsets, duplicate, a := c.publish(ctx, q.topic, q.requestID, q.records, q.batch)
+	p.load.note(a)
+	switch {
+	case a.Outcome == Done:
+		p.load.Checker.Done(q.sent, offsets, duplicate)
+	case a.refused():
+		p.load.strangeAnswer("repeat of "+q.name(), a)
+	}
+	return a
+}
+
+// conflict uses a request id that is taken for another record: it must be refused.
+func (p *publisher) conflict(ctx context.Context, c *Client) Answer {
+	q := p.old[p.rand.IntN(len(p.old))]
+	p.next++
+	records := []history.Record{{Value: fmt.Appendf(nil, "%s-%d conflict", p.name, p.next)}}
+	sent := p.load.Checker.Send(history.Publish{Name: string(records[0].Value), Topic: q.topic, Records: records})
+	_, _, a := c.publish(ctx, q.topic, q.requestID, records, false)
+	p.load.note(a)
+	switch {
+	case a.Outcome == Unknown:
+		// Whatever happened to the answer, it must not be stored.
+		p.load.Checker.Refused(sent)
+	case a.Status == http.StatusConflict || (a.Outcome == NotDone && !a.refused()):
+		p.load.Checker.Refused(sent)
+	default:
+		p.load.strangeAnswer("other record with the request id of "+q.name(), a)
+	}
+	if a.Status == http.StatusConflict {
+		a.Outcome = Done // as it should be
+	}
+	return a
+}
+
+func (p *publisher) remember(q *publish) {
+	const most = 32
+	if len(p.old) < most {
+		p.old = append(p.old, q)
+		return
+	}
+	p.old[p.rand.IntN(most)] = q
+}
+
+// make invents a publish. Every record says whose it is.
+func (p *publisher) make() *publish {
+	p.next++
+	q := &publish{topic: p.load.cfg.Topics[p.rand.IntN(len(p.load.cfg.Topics))]}
+	n := 1
+	if p.rand.IntN(4) == 0 {
+		q.batch = true
+		n = 1 + p.rand.IntN(32)
+	}
+	for i := range n {
+		r := history.Record{Value: p.fill(fmt.Appendf(nil, "%s-%d.%d ", p.name, p.next, i), p.valueSize(n))}
+		if p.rand.IntN(2) == 0 {
+			r.Key = p.fill(nil, 1+p.rand.IntN(20))
+		}
+		q.records = append(q.records, r)
+	}
+	if p.rand.IntN(10) > 0 {
+		q.requestID = fmt.Sprintf("%s-%d", p.name, p.next)
+	}
+	return q
+}
+
+// valueSize is mostly small, and at times up to ValueMax, for a publish of n records.
+func (p *publisher) valueSize(n int) int {
+	switch {
+	case p.rand.IntN(100) < p.load.cfg.Large:
+		return p.rand.IntN(p.load.cfg.ValueMax) / n
+	case p.rand.IntN(4) == 0:
+		return p.rand.IntN(4096)
+	default:
+		return p.rand.IntN(200)
+	}
+}
+
+func (p *publisher) fill(b []byte, n int) []byte {
+	for len(b) < n {
+		b = append(b, byte(p.rand.Uint32()))
+	}
+	return b
+}
+
+func (q *publish) name() string {
+	first, _, _ := bytes.Cut(q.records[0].Value, []byte(" "))
+	return fmt.Sprintf("%s (%d records, request id %q)", first, len(q.records), q.requestID)
+}
