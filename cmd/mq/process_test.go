@@ -11,10 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"example.com/mq/client"
 )
@@ -219,14 +222,31 @@ func TestInterruptedImport(t *testing.T) {
 	}
 	// So does one that waits for a value.
 	one := mqCommand(t, s, "pub", "t", "-")
-	if stdin, err = one.StdinPipe(); err != nil {
+	in, half, err := os.Pipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer stdin.Close()
+	defer half.Close()
+	one.Stdin = in
 	if err := one.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // else the signal may come before it is caught
+	in.Close()
+	if _, err := half.WriteString("half a value"); err != nil {
+		t.Fatal(err)
+	}
+	// Once it has read that, it catches signals.
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if unread, err := unix.IoctlGetInt(int(half.Fd()), unix.TIOCINQ); err != nil {
+			t.Fatal(err)
+		} else if unread == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("mq does not read")
+		}
+		runtime.Gosched()
+	}
 	one.Process.Signal(syscall.SIGTERM)
 	if err := one.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Errorf("mq ended with %v", err)

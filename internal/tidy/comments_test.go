@@ -55,7 +55,7 @@ var (
 	broken     = "FIX" + "ME"
 	laterWord  = regexp.MustCompile(`\b` + later + `\b`)
 	laterNamed = regexp.MustCompile(`\b` + later + `\([\w.-]+\): \S`)
-	brokenWord = regexp.MustCompile(`\b(` + broken + `|XXX|HACK)\b`)
+	brokenWord = regexp.MustCompile(`\b(` + broken + `|X{3}|HACK)\b`)
 )
 
 // checkLater returns notes about work left that do not say whose it is and why.

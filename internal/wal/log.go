@@ -125,12 +125,11 @@ type Log struct {
 	prev     uint32   // CRC of the last frame
 	unsynced int      // bytes appended since the last Sync
 
-	last     atomic.Uint64 // Invariant: durable <= last
-	durable  atomic.Uint64
-	lastTerm atomic.Uint64
-	room     atomic.Int64 // bytes left in the active segment
-	failed   atomic.Pointer[failure]
-	refused  atomic.Bool // entries without Frames.Reserve got ErrFull since a segment was prepared last
+	last    atomic.Uint64 // Invariant: durable <= last
+	durable atomic.Uint64
+	room    atomic.Int64 // bytes left in the active segment
+	failed  atomic.Pointer[failure]
+	refused atomic.Bool // entries without Frames.Reserve got ErrFull since a segment was prepared last
 
 	tick  atomic.Uint64 // orders uses of files
 	files atomic.Int64  // sealed segments that are open
@@ -175,7 +174,6 @@ func (l *Log) Append(f *Frames, term entry.Term, commit entry.Index) (entry.Inde
 	l.pos += need
 	l.unsynced += f.end
 	l.room.Store(l.active.size - l.pos)
-	l.lastTerm.Store(uint64(term))
 	l.last.Store(uint64(last) + uint64(f.Len()))
 	return last + 1, nil
 }
@@ -338,10 +336,6 @@ func (l *Log) publish(s *segment) error {
 // Last is the index of the last entry appended, Durable that of the last one synced; 0 for an empty log.
 func (l *Log) Last() entry.Index    { return entry.Index(l.last.Load()) }
 func (l *Log) Durable() entry.Index { return entry.Index(l.durable.Load()) }
-
-// LastTerm is the term of the last entry appended, or 0 when it is not known: the log is empty, or Open
-// found the last entry damaged.
-func (l *Log) LastTerm() entry.Term { return entry.Term(l.lastTerm.Load()) }
 
 // Segments describes the segments, oldest first. There is always an active one, the last.
 func (l *Log) Segments() []Segment {

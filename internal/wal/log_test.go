@@ -31,8 +31,8 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 
 func TestAppend(t *testing.T) {
 	l, r, _ := mustOpen(t, testConfig(newMem(t)), 0)
-	if r.First != 1 || r.Last != 0 || l.Last() != 0 || l.Durable() != 0 || l.LastTerm() != 0 {
-		t.Errorf("a new log is %+v, last %d, durable %d, term %d", r, l.Last(), l.Durable(), l.LastTerm())
+	if r.First != 1 || r.Last != 0 || l.Last() != 0 || l.Durable() != 0 {
+		t.Errorf("a new log is %+v, last %d, durable %d", r, l.Last(), l.Durable())
 	}
 	if got, want := l.Segments(), (Segment{First: 1, Last: 0, Bytes: testSegment}); len(got) != 1 || got[0] != want {
 		t.Errorf("segments %v, want %v", got, want)
@@ -46,8 +46,8 @@ func TestAppend(t *testing.T) {
 	if first != 1 || err != nil {
 		t.Fatalf("append: %d, %v", first, err)
 	}
-	if l.Last() != 3 || l.Durable() != 0 || l.LastTerm() != 5 {
-		t.Errorf("before sync: last %d, durable %d, term %d", l.Last(), l.Durable(), l.LastTerm())
+	if l.Last() != 3 || l.Durable() != 0 {
+		t.Errorf("before sync: last %d, durable %d", l.Last(), l.Durable())
 	}
 	if err := l.Sync(); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestReopen(t *testing.T) {
 		var r Recovered
 		var saw *seen
 		l, r, saw = mustOpen(t, testConfig(mem), 0)
-		if l.Last() != want || r.Last != want || l.Durable() != want || r.First != 1 || r.Torn != nil || l.LastTerm() != 1 {
+		if l.Last() != want || r.Last != want || l.Durable() != want || r.First != 1 || r.Torn != nil {
 			t.Fatalf("round %d: last %d, want %d, recovered %+v", round, l.Last(), want, r)
 		}
 		if err := saw.checkDense(1); err != nil || saw.last() != want {

@@ -80,7 +80,6 @@ func (l *Log) settle(r *recovery) error {
 	}
 	last := uint64(r.found.Last)
 	l.last.Store(last)
-	l.lastTerm.Store(uint64(r.term))
 	l.room.Store(l.active.size - l.pos)
 	if err := rewriteTail(f, r); err != nil {
 		return fmt.Errorf("write the end of the log again: %w", err)

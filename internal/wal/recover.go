@@ -85,8 +85,7 @@ type recovery struct {
 	total    int64
 
 	found    Recovered
-	term     entry.Term // of the last entry; 0 when unknown
-	short    bool       // the file is shorter than its header says
+	short    bool // the file is shorter than its header says
 	tail     tail
 	unproven []batchStart
 }
@@ -156,7 +155,7 @@ func (r *recovery) segment(i int) error {
 		return err
 	}
 	if r.covered(i) {
-		r.want, r.chained, r.term = r.segments[i+1].first, false, 0
+		r.want, r.chained = r.segments[i+1].first, false
 		if r.short {
 			return r.damage(Damage{Segment: s.first, Offset: s.size, Reason: "the file is shorter than it was made"}, 0)
 		}
@@ -253,7 +252,6 @@ func (r *recovery) entry(f *frame, p entry.Position) error {
 		r.unproven = append(r.unproven, batchStart{f.Index, p.Offset})
 	}
 	r.found.Entries++
-	r.term = f.Term
 	if r.visit == nil {
 		return nil
 	}

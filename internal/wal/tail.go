@@ -92,7 +92,7 @@ func (r *recovery) coveredEnd(s *segmentFile) (bool, error) {
 	if err := r.lost(s, r.want, r.why); err != nil {
 		return false, err
 	}
-	r.want, r.chained, r.term = r.after+1, false, 0
+	r.want, r.chained = r.after+1, false
 	r.tail = tail{pos: s.size, broken: true}
 	return false, nil
 }
