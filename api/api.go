@@ -14,10 +14,33 @@ const (
 	PathGroupsFetch  = "/v1/groups/fetch"
 	PathGroupsCommit = "/v1/groups/commit"
 	PathTopicsRetain = "/v1/topics/retain" // admin token required
-	PathSnapshot     = "/v1/snapshot"      // admin token required
-	PathHealth       = "/healthz"          // GET; needs no token
-	PathReady        = "/readyz"           // GET; needs no token
-	PathMetrics      = "/metrics"          // GET; needs a token when the server has a client token
+
+	PathTopicsConfigure = "/v1/topics/configure" // admin token required
+	PathTopicsList      = "/v1/topics/list"
+	PathTopicsDescribe  = "/v1/topics/describe"
+	PathTopicsDelete    = "/v1/topics/delete" // admin token required
+	PathGroupsList      = "/v1/groups/list"
+	PathGroupsDescribe  = "/v1/groups/describe"
+	PathGroupsDelete    = "/v1/groups/delete"
+	PathGroupsSeek      = "/v1/groups/seek"
+
+	PathSnapshot    = "/v1/snapshot"     // admin token required
+	PathBackupBegin = "/v1/backup/begin" // admin token required, as for the next two
+	PathBackupRead  = "/v1/backup/read"  // answers bytes, not JSON
+	PathBackupEnd   = "/v1/backup/end"
+
+	PathHealth  = "/healthz" // GET; needs no token
+	PathReady   = "/readyz"  // GET; needs no token
+	PathMetrics = "/metrics" // GET; needs a token when the server has a client token
+)
+
+// What the nodes of a pair say to each other. Both paths need HeaderReplicationToken, and no other token.
+const (
+	PathReplicationStream = "/replication/stream" // POST that switches to ProtocolReplication (header Upgrade)
+	PathReplicationStatus = "/replication/status" // GET; answers PairStatus
+
+	HeaderReplicationToken = "X-Replication-Token"
+	ProtocolReplication    = "mq-replication/1"
 )
 
 // Limits of requests and answers.
@@ -31,6 +54,9 @@ const (
 	LimitDefault   = 100       // records of a fetch that names no limit
 	LimitMax       = 1000      // records of a fetch
 	WaitMSMax      = 20000     // milliseconds that a fetch may wait for a record
+	TimeMSMax      = 1<<48 - 1 // the latest time, in milliseconds since the Unix epoch: the year 10889
+	CursorMax      = 1024      // bytes of a cursor
+	GroupsShown    = 1000      // groups that topics/describe shows at most; groups/list has all
 	AnswerBytesMax = 4 << 20   // bytes of keys and values in one answer, about; at least one record is sent
 )
 
@@ -69,13 +95,15 @@ type PublishBatchAnswer struct {
 	Duplicate bool     `json:"duplicate,omitempty"`
 }
 
-// FetchRequest reads records from Offset on. With Limit 0 (left out) the server takes LimitDefault. With
-// WaitMS the answer waits that long for a record when there is none to read.
+// FetchRequest reads records from Offset on, or, with FromMS, from the first record of that time or later; where there is
+// none yet, the next one is. With Limit 0 (left out) the server takes LimitDefault. With WaitMS the answer waits that long
+// for a record when there is none to read.
 type FetchRequest struct {
-	Topic  string `json:"topic"`
-	Offset uint64 `json:"offset"`
-	Limit  int    `json:"limit,omitempty"`
-	WaitMS int    `json:"wait_ms,omitempty"`
+	Topic  string  `json:"topic"`
+	Offset *uint64 `json:"offset,omitempty"`  // this
+	FromMS *int64  `json:"from_ms,omitempty"` // or this, and not both: milliseconds since the Unix epoch, 0 to TimeMSMax
+	Limit  int     `json:"limit,omitempty"`
+	WaitMS int     `json:"wait_ms,omitempty"`
 }
 
 // GroupFetchRequest reads records from the group's committed offset on.
@@ -95,7 +123,8 @@ type Record struct {
 }
 
 // FetchAnswer answers FetchRequest and GroupFetchRequest. NextOffset is where to read, or what to commit,
-// next. The topic holds the offsets StartOffset to EndOffset-1.
+// next. The topic holds the offsets StartOffset to EndOffset-1, without gaps, unless the broker was restored from a backup:
+// then offsets jump there, to a multiple of RestoreStep.
 type FetchAnswer struct {
 	Records     []Record `json:"records"`
 	NextOffset  uint64   `json:"next_offset"`

@@ -15,11 +15,12 @@ import (
 // Config says how to reach a broker. Zero fields mean the defaults.
 type Config struct {
 	// Nodes are the base URLs of the broker: one, both of a pair, or all of a cluster, as
-	// "http://127.0.0.1:8080". A call goes to any of them; redirects are followed between them and nowhere else.
+	// "http://127.0.0.1:8080". A call goes to the one that answered last, and from there to the others; redirects are
+	// followed between them and nowhere else, so a cluster's nodes are given as in its -raft-peers.
 	Nodes []string
 	// Token is sent with every call; empty for none.
 	Token string
-	// AdminToken is sent with Retain and Snapshot instead of Token; empty for Token.
+	// AdminToken is sent instead of Token with the calls that say that they need it; empty for Token.
 	AdminToken string
 	// TLS is for https nodes; nil for the certificates of the system. It must not be changed afterwards.
 	TLS *tls.Config

@@ -22,7 +22,9 @@ type ConsumerConfig struct {
 	// consumer ends with io.EOF once it has read all there is.
 	Follow bool
 	// SkipGone goes on from the topic's start when the offset has fallen below it, instead of ending with
-	// ErrOffsetGone. With a Group that is always so.
+	// ErrOffsetGone. With a Group that is always so. It also goes on behind what a restore of the broker from a backup has
+	// lost; without it that is an error with a Group, too (see Error.RestoredEnd): a new consumer of the group begins where
+	// the group was when the backup was taken.
 	SkipGone bool
 	// Limit is the most records of one fetch; 1 to 1000, 0 for 1000. Up to three answers of at most about 4
 	// MiB of records each are in memory at a time.
@@ -255,7 +257,8 @@ func (k *Consumer) fetch(ctx context.Context, offset uint64, exact bool) (a answ
 			switch errors.As(a.err, &e); {
 			case e.Code == ErrTopicNotFound && k.cfg.Follow && sleep(ctx, pollTopic) == nil:
 				continue
-			case e.Code == ErrOffsetGone && (k.cfg.SkipGone || k.cfg.Group != "") && e.StartOffset != nil && *e.StartOffset > offset:
+			case e.Code == ErrOffsetGone && (k.cfg.SkipGone || k.cfg.Group != "" && e.RestoredEnd == nil) &&
+				e.StartOffset != nil && *e.StartOffset > offset:
 				offset = *e.StartOffset
 				continue
 			}

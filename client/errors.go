@@ -19,18 +19,19 @@ const (
 	ErrOffsetOutOfRange  = Code(api.CodeOffsetOutOfRange) // see Error.StartOffset and EndOffset
 	ErrUnauthenticated   = Code(api.CodeUnauthenticated)  // the token is missing or wrong
 	ErrPermissionDenied  = Code(api.CodePermissionDenied) // not with this token
-	ErrTopicNotFound     = Code(api.CodeTopicNotFound)    // nothing was ever published to the topic
+	ErrTopicNotFound     = Code(api.CodeTopicNotFound)    // nothing was ever published to the topic, or it was deleted
+	ErrGroupNotFound     = Code(api.CodeGroupNotFound)    // the group has no offset in the topic
 	ErrNotFound          = Code(api.CodeNotFound)         // no such endpoint: not a broker, or an older one
 	ErrMethodNotAllowed  = Code(api.CodeMethodNotAllowed)
 	ErrTimeout           = Code(api.CodeTimeout)           // the request did not reach the node in time
 	ErrRequestIDConflict = Code(api.CodeRequestIDConflict) // the request id was used for other records
-	ErrOffsetGone        = Code(api.CodeOffsetGone)        // below the topic's start: see Error.StartOffset
+	ErrOffsetGone        = Code(api.CodeOffsetGone)        // below the topic's start, or lost: see Error.StartOffset and RestoredEnd
 	ErrTooLarge          = Code(api.CodeTooLarge)          // record, batch or request
 	ErrUnavailable       = Code(api.CodeUnavailable)
 	ErrStorageFull       = Code(api.CodeStorageFull) // reads go on; writes once there is room
 	ErrInternal          = Code(api.CodeInternal)
 	ErrDataCorrupt       = Code(api.CodeDataCorrupt) // damaged on disk: see Error.FirstOffset and LastOffset
-	ErrNotLeader         = Code("not_leader")        // see Error.Leader
+	ErrNotLeader         = Code(api.CodeNotLeader)   // see Error.Leader
 )
 
 // The codes that arise on this side.
@@ -65,7 +66,8 @@ type Error struct {
 	Node        string        // base URL of the node that the last attempt went to
 	Attempts    int           // how often the call was sent
 	Field       string        // with ErrInvalidArgument: which field of the request, as "messages[3].value"
-	StartOffset *uint64       // of the topic, with ErrOffsetGone and ErrOffsetOutOfRange
+	StartOffset *uint64       // of the topic, with ErrOffsetGone and ErrOffsetOutOfRange; reading can go on there
+	RestoredEnd *uint64       // with ErrOffsetGone: the broker was restored from a backup, and lost the records from here to StartOffset
 	EndOffset   *uint64       // of the topic, with ErrOffsetOutOfRange
 	FirstOffset *uint64       // of the damaged records, with ErrDataCorrupt
 	LastOffset  *uint64       // of the damaged records, with ErrDataCorrupt; reading can go on after it

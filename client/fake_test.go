@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -36,6 +37,7 @@ func newFake(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, n
 		n := len(f.requests)
 		f.requests = append(f.requests, received{r.Method, r.URL.Path, r.Header.Get("Authorization"), string(body)})
 		f.mu.Unlock()
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		answer(w, r, n)
 	}))
 	t.Cleanup(f.Close)
@@ -46,6 +48,15 @@ func (f *fake) got() []received {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]received{}, f.requests...)
+}
+
+func readBody(t *testing.T, r *http.Request) []byte {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return body
 }
 
 // say answers with a status and a body.

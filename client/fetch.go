@@ -28,6 +28,30 @@ func (c *Client) Fetch(ctx context.Context, topic string, offset uint64, opts Fe
 	return c.fetch(ctx, call, offset, true)
 }
 
+// FetchFrom reads records of topic from the first one on that the broker took at that time or later. With none yet, it returns
+// a page without records, and what comes next has the offset NextOffset; with a Wait, it waits for that one.
+func (c *Client) FetchFrom(ctx context.Context, topic string, from time.Time, opts FetchOptions) (*Page, error) {
+	call := &call{operation: "fetch", path: api.PathFetch, answerMax: fetchAnswerMax, wait: opts.Wait, again: true}
+	if err := call.checkNames(topic); err != nil {
+		return nil, err
+	}
+	ms := from.UnixMilli()
+	if from.After(time.UnixMilli(ms)) {
+		ms++ // what was taken within the millisecond before is older
+	}
+	ms = max(ms, 0) // no record is older
+	if ms > api.TimeMSMax {
+		return nil, call.refuse(fmt.Sprintf("%v is later than any record can be", from))
+	}
+	b := append(call.body, `{"topic":`...)
+	b = appendString(b, topic)
+	b = appendField(b, "from_ms", uint64(ms))
+	if err := call.options(b, opts); err != nil {
+		return nil, err
+	}
+	return c.fetch(ctx, call, 0, false)
+}
+
 // FetchGroup reads records of topic from the group's offset on. A new group begins at the topic's start.
 // Reading does not move the group's offset: CommitGroup does.
 func (c *Client) FetchGroup(ctx context.Context, topic, group string, opts FetchOptions) (*Page, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/mq/api"
 	"github.com/segmentio/asm/base64"
 )
 
@@ -223,8 +224,9 @@ func (p *Page) decodeSlow(answer []byte) error {
 	return nil
 }
 
-// check says whether the page can be the answer to a fetch from offset on; a group's fetch may begin
-// anywhere (exact is false). A page that passes never sends its reader backwards and leaves no record out.
+// check says whether the page can be the answer to a fetch from offset on; a fetch by a group or by time may begin
+// anywhere (exact is false). A page that passes never sends its reader backwards and leaves no record out: offsets only jump
+// where a restore from a backup made them.
 func (p *Page) check(offset uint64, exact bool) error {
 	if len(p.Records) == 0 {
 		if p.NextOffset != p.EndOffset {
@@ -232,18 +234,23 @@ func (p *Page) check(offset uint64, exact bool) error {
 		}
 		return nil
 	}
-	if first := p.Records[0].Offset; exact && first != offset {
+	if first := p.Records[0].Offset; exact && !follows(first, offset) {
 		return fmt.Errorf("the records begin at %d instead of %d", first, offset)
 	}
 	next := p.Records[0].Offset
 	for i := range p.Records {
-		if p.Records[i].Offset != next {
+		if !follows(p.Records[i].Offset, next) {
 			return fmt.Errorf("record %d stands where %d belongs", p.Records[i].Offset, next)
 		}
-		next++
+		next = p.Records[i].Offset + 1
 	}
-	if p.NextOffset != next || p.EndOffset < next {
+	if !follows(p.NextOffset, next) || p.EndOffset < next {
 		return fmt.Errorf("next_offset %d and end_offset %d after records up to %d", p.NextOffset, p.EndOffset, next-1)
 	}
 	return nil
+}
+
+// follows says whether offset can be the next one where next is the lowest that it can be.
+func follows(offset, next uint64) bool {
+	return offset == next || offset > next && offset%api.RestoreStep == 0
 }

@@ -156,6 +156,7 @@ func TestPageCheck(t *testing.T) {
 		}
 		return p
 	}
+	const step = api.RestoreStep
 	for _, test := range []struct {
 		name  string
 		page  *Page
@@ -176,6 +177,14 @@ func TestPageCheck(t *testing.T) {
 		{"next too high", page(8, 9, 5, 6), true, false},
 		{"end below next", page(7, 6, 5, 6), true, false},
 		{"nothing, but there is more", page(5, 9), true, false},
+		{"a restore in between", page(2*step+1, 2*step+1, 5, step, 2*step), true, true},
+		{"begins behind a restore", page(step+1, step+1, step), true, true},
+		{"ends before what a restore lost", page(step, step, 5), true, true},
+		{"a jump to elsewhere", page(step+2, step+2, 5, step+1), true, false},
+		{"begins elsewhere", page(step+2, step+2, step+1), true, false},
+		{"next elsewhere", page(step+1, step+1, 5), true, false},
+		{"back over a restore", page(step+1, step+1, 2*step, step), false, false},
+		{"a step back", page(0, 9, 5), true, false},
 	} {
 		if err := test.page.check(5, test.exact); (err == nil) != test.ok {
 			t.Errorf("%s: %v", test.name, err)

@@ -9,9 +9,9 @@ import (
 
 // Retry says how a failed call is tried again. The zero value means the defaults.
 //
-// What is tried again: calls that got no answer, or 408, 429, 502, 503 or 504. Fetches, group commits, retains and
-// snapshots can always be sent again, because twice is the same as once. A publish is sent again only if it
-// carries a request id, which it does unless you switch that off, or if it is certain that nothing was done:
+// What is tried again: calls that got no answer, or 408, 429, 502, 503 or 504. All calls but publishes can always be sent
+// again, because twice is the same as once (the second deletion finds nothing, see DeleteTopic). A publish is sent again
+// only if it carries a request id, which it does unless you switch that off, or if it is certain that nothing was done:
 // only a broker's own answer makes that certain, not a gateway's with the same status.
 // All other errors return at once, and so do those that only another setting can cure: a certificate that is not
 // trusted, http where https is spoken. Other nodes are asked before.
@@ -21,7 +21,9 @@ type Retry struct {
 	// knows that it has done the call.
 	For time.Duration
 	// Backoff is the pause after the first attempt; it doubles up to BackoffMax. A random part of up to one
-	// half is taken off. Default 50ms and 2s. A node that asks for a longer pause gets it.
+	// half is taken off. Default 50ms and 2s. A node that asks for a longer pause gets it. Where several nodes are
+	// configured, and those that answer say only that they do not lead or cannot now, the pauses of the first two seconds
+	// are shorter: 10 to 50 ms.
 	Backoff, BackoffMax time.Duration
 }
 
@@ -51,9 +53,22 @@ func (r Retry) pause(round int) time.Duration {
 // retryAfterMax bounds what a node can make us wait.
 const retryAfterMax = time.Minute
 
-// redirectsMax is how many redirects in a row are followed without a pause: two nodes that each take the
-// other for the leader must not keep us busy.
-const redirectsMax = 3
+// Where there are several nodes, one of them will lead soon: a lead that is handed over is back within 200 ms, one that is
+// lost within a second or two. So long no node's word is taken for how long to wait, and the pauses are short.
+const (
+	quickFor      = 2 * time.Second
+	quickPause    = 10 * time.Millisecond // the first one; doubles
+	quickPauseMax = 50 * time.Millisecond
+)
+
+// quick is pause while a leader is being looked for.
+func (r Retry) quick(round int) time.Duration {
+	d := quickPauseMax
+	if shift := round - 1; shift < 8 {
+		d = min(d, quickPause<<shift)
+	}
+	return min(d-rand.N(d/2+1), r.pause(round))
+}
 
 // call is what do sends, as often as it must.
 type call struct {
@@ -71,19 +86,17 @@ type call struct {
 // do sends a call until it has an answer or may not go on. The errors that it returns are of type *Error.
 func (c *Client) do(ctx context.Context, call *call) ([]byte, error) {
 	var (
-		start     = time.Now()
-		node      = int(c.preferred.Load())
-		unknown   bool // an attempt that failed may have had its effect
-		redirects int
-		tried     int // nodes in this round
-		hopeless  int // of them: asking again cannot help
-		rounds    int
-		asked     time.Duration // the longest pause that a node of this round asked for
+		start   = time.Now()
+		round   = round{nodes: len(c.nodes), node: int(c.preferred.Load())}
+		unknown bool   // an attempt that failed may have had its effect
+		quick   int    // rounds while a leader is looked for
+		slow    int    // rounds after
+		reason  *Error // the last failure that says more than that
 	)
 	for attempts := 1; ; attempts++ {
-		answer, target, failed := c.send(ctx, node, call)
+		answer, target, failed := c.send(ctx, round.node, call)
 		if failed == nil {
-			c.preferred.Store(int32(node))
+			c.preferred.Store(int32(round.node))
 			return answer, nil
 		}
 		// Once one attempt is in doubt, a later "nothing was done" speaks only of the later one.
@@ -92,34 +105,29 @@ func (c *Client) do(ctx context.Context, call *call) ([]byte, error) {
 		if failed.Code == ErrCanceled || !failed.mayRetry(call, unknown) {
 			return nil, failed
 		}
-
-		if target >= 0 && redirects < redirectsMax {
-			redirects++
-			node = target
+		// That a follower serves nobody, or that a node is down, is of no interest when another one has said why it does
+		// not do it.
+		if failed.Code != ErrNotLeader && (failed.Code != ErrTransport || reason == nil || reason.Code == ErrTransport) {
+			reason = failed
+		}
+		if round.note(failed, target) && (target >= 0 || time.Since(start) < c.retry.For) {
 			continue
 		}
-		redirects = 0
-		tried++
-		if failed.hopeless() {
-			hopeless++
+		if reason != nil && (failed.Code == ErrNotLeader || failed.Code == ErrTransport) {
+			failed, reason.Unknown, reason.Attempts = reason, unknown, attempts
 		}
-		asked = max(asked, failed.RetryAfter)
-		if target >= 0 {
-			node = target
-		} else {
-			node = (node + 1) % len(c.nodes)
-		}
-		// Each node gets its chance before we pause: one that is down, or that waits for a leader, says
-		// nothing about the others.
-		if tried < len(c.nodes) && time.Since(start) < c.retry.For {
-			continue
-		}
-		if hopeless == tried {
+		if round.failed > 0 && round.hopeless == round.failed {
 			return nil, failed
 		}
-		rounds++
-		pause := max(c.retry.pause(rounds), asked)
-		tried, hopeless, asked = 0, 0, 0
+		var pause time.Duration
+		if len(c.nodes) > 1 && !round.other && time.Since(start) < quickFor {
+			quick++
+			pause = c.retry.quick(quick)
+		} else {
+			slow++
+			pause = max(c.retry.pause(slow), round.wish)
+		}
+		round.begin()
 		if time.Since(start)+pause >= c.retry.For {
 			return nil, failed
 		}
@@ -129,6 +137,58 @@ func (c *Client) do(ctx context.Context, call *call) ([]byte, error) {
 			return nil, failed
 		}
 	}
+}
+
+// round is one way through the nodes. Each gets its chance before there is a pause: one that is down, or that waits for a
+// leader, says nothing about the others. None gets two: followers may point to a node that is gone, or at each other.
+type round struct {
+	nodes int
+	node  int    // to ask next
+	asked []bool // those of this round; nil while nothing has failed
+
+	failed   int           // nodes that did not just point to another one
+	hopeless int           // of them: asking again cannot help
+	other    bool          // one of them failed for another reason than that it does not lead, or is down
+	wish     time.Duration // the longest pause that a node asked for
+}
+
+// note notes how the node failed, and where it pointed to or -1, and goes on to the next one. When all have been asked it
+// reports false, and the next one is that for another round.
+func (r *round) note(failed *Error, target int) bool {
+	if r.asked == nil {
+		r.asked = make([]bool, r.nodes)
+	}
+	r.asked[r.node] = true
+	r.wish = max(r.wish, failed.RetryAfter)
+	if target < 0 {
+		r.failed++
+		if failed.hopeless() {
+			r.hopeless++
+		}
+		switch failed.Code {
+		case ErrUnavailable, ErrNotLeader, ErrTransport:
+		default:
+			r.other = true
+		}
+	}
+	next := (r.node + 1) % len(r.asked)
+	if target >= 0 {
+		next = target
+	}
+	for i := range r.asked {
+		if n := (next + i) % len(r.asked); !r.asked[n] {
+			r.node = n
+			return true
+		}
+	}
+	r.node = next
+	return false
+}
+
+// begin begins another round.
+func (r *round) begin() {
+	clear(r.asked)
+	r.failed, r.hopeless, r.other, r.wish = 0, 0, false, 0
 }
 
 // mayRetry says whether another attempt can help and do no harm.

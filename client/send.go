@@ -115,7 +115,7 @@ func (c *Client) explain(call *call, response *http.Response, answer []byte, fai
 	e := parseError(answer)
 	failed.Code, failed.Message, failed.Field, failed.Leader = Code(e.Code), e.Message, e.Field, e.Leader
 	failed.StartOffset, failed.EndOffset = e.StartOffset, e.EndOffset
-	failed.FirstOffset, failed.LastOffset = e.FirstOffset, e.LastOffset
+	failed.FirstOffset, failed.LastOffset, failed.RestoredEnd = e.FirstOffset, e.LastOffset, e.RestoredEnd
 	if response.StatusCode == http.StatusTemporaryRedirect {
 		return c.redirect(response, failed)
 	}
@@ -148,7 +148,7 @@ func parseError(answer []byte) (e answeredError) {
 	for name, to := range map[string]any{
 		"code": &e.Code, "message": &e.Message, "field": &e.Field, "leader": &e.Leader,
 		"start_offset": &e.StartOffset, "end_offset": &e.EndOffset,
-		"first_offset": &e.FirstOffset, "last_offset": &e.LastOffset,
+		"first_offset": &e.FirstOffset, "last_offset": &e.LastOffset, "restored_end": &e.RestoredEnd,
 		"outcome_unknown": &e.OutcomeUnknown,
 	} {
 		if value, found := members[name]; found && json.Unmarshal(value, to) != nil {
@@ -176,6 +176,7 @@ var brokerSays = map[statusCode]said{
 	{403, ErrPermissionDenied}:  saysNotDone,
 	{404, ErrNotFound}:          saysNotDone,
 	{404, ErrTopicNotFound}:     saysNotDone,
+	{404, ErrGroupNotFound}:     saysNotDone,
 	{405, ErrMethodNotAllowed}:  saysNotDone,
 	{408, ErrTimeout}:           saysNotDone,
 	{409, ErrRequestIDConflict}: saysNotDone,
@@ -206,7 +207,7 @@ func (c *Client) redirect(response *http.Response, failed *Error) (target int) {
 		}
 	}
 	failed.Code = ErrForeignRedirect
-	failed.Message = fmt.Sprintf("the node points to %q, which is not among the configured nodes", location)
+	failed.Message = fmt.Sprintf("the node points to %q, which is not among the configured nodes: configure all nodes by the URLs that they have for each other", location)
 	return -1
 }
 

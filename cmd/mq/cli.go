@@ -24,9 +24,13 @@ type cli struct {
 	Pub      pubCmd      `cmd:"" help:"Publish one record, lines of standard input, or a JSONL file."`
 	Fetch    fetchCmd    `cmd:"" help:"Read records of a topic from an offset."`
 	Tail     tailCmd     `cmd:"" help:"Read the last records of a topic, and with -f what comes after them."`
-	Group    groupCmd    `cmd:"" help:"Read as a group, and move a group's offset."`
-	Topic    topicCmd    `cmd:"" help:"Administer a topic (admin token)."`
+	Group    groupCmd    `cmd:"" help:"Read as a group; look at groups, move or delete them."`
+	Topic    topicCmd    `cmd:"" help:"Look at topics; set how long records are kept; delete."`
 	Snapshot snapshotCmd `cmd:"" help:"Make the broker write a recovery snapshot now (admin token)."`
+	Backup   backupCmd   `cmd:"" help:"Take a backup of a running broker, or check one (admin token)."`
+	Restore  restoreCmd  `cmd:"" help:"Make a data directory of a backup; no broker is needed."`
+	Pair     pairCmd     `cmd:"" help:"Look at the two nodes of a pair (replication token)."`
+	Cluster  clusterCmd  `cmd:"" help:"Look at the nodes of a cluster, and hand over the lead (raft token)."`
 	Bench    benchCmd    `cmd:"" help:"Measure a broker."`
 	Log      logCmd      `cmd:"" help:"Look into the log of a data directory; no broker is needed."`
 }
@@ -36,7 +40,7 @@ type Global struct {
 	URL             []string         `name:"url" short:"u" env:"MQ_URL" default:"http://127.0.0.1:8080" placeholder:"URL" help:"Base URL of the broker; all nodes of a pair or cluster, separated by commas or by repeating the flag."`
 	ClientToken     *string          `env:"MQ_CLIENT_TOKEN" placeholder:"TOKEN" help:"Token for all calls. Others can see it in the process list: better use the environment or a file."`
 	ClientTokenFile string           `env:"MQ_CLIENT_TOKEN_FILE" placeholder:"FILE" help:"File that holds the client token."`
-	AdminToken      *string          `env:"MQ_ADMIN_TOKEN" placeholder:"TOKEN" help:"Token for 'topic retain' and 'snapshot'."`
+	AdminToken      *string          `env:"MQ_ADMIN_TOKEN" placeholder:"TOKEN" help:"Token for what needs it: 'topic configure', 'topic retain', 'topic delete', 'snapshot' and 'backup'."`
 	AdminTokenFile  string           `env:"MQ_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File that holds the admin token."`
 	CA              string           `name:"ca" env:"MQ_CA" placeholder:"FILE" help:"Trust the certificates of this PEM file instead of the system's."`
 	Timeout         time.Duration    `default:"30s" help:"How long a call is tried again, and how long one attempt may take."`

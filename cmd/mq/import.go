@@ -31,6 +31,9 @@ const (
 // under way. Which records form a batch depends on nothing but the input (unless prompt is set), and a
 // batch's request id is made of the import id and of how many records of its topic come before it. So a
 // second run over the same input sends the same requests, and the broker knows those that it has done.
+//
+// Records that come with the request id of the publish that they were part of are published
+// as that again, whole or not at all: what got in after all, by a client that tried again, is known to the broker.
 type importJob struct {
 	mq     *client.Client
 	src    *source
@@ -58,6 +61,7 @@ type topicTotal struct {
 
 // pendingTopic gathers the next batch of a topic.
 type pendingTopic struct {
+	origin  origin // of all its records; without a request id for those that have none of their own
 	before  uint64 // records of the topic that come before it
 	records []client.Record
 	bytes   int
@@ -99,6 +103,9 @@ func (j *importJob) read(ctx context.Context, workers []chan outgoing) error {
 		topics = map[string]*pendingTopic{} // all, for the count of what comes before
 		bytes  int
 		open   = map[string]*pendingTopic{} // those that hold records
+		// The publish that is read. More of it may follow, and a part under the request id of the whole would be a
+		// conflict for ever: so it is sent when a line follows that is not of it, or the end.
+		whole origin
 	)
 	send := func(topic string) {
 		p := open[topic]
@@ -110,9 +117,17 @@ func (j *importJob) read(ctx context.Context, workers []chan outgoing) error {
 		p.records, p.lines, p.bytes = nil, nil, 0
 		delete(open, topic)
 	}
+	sendWhole := func() {
+		if whole != (origin{}) {
+			send(whole.topic)
+			whole = origin{}
+		}
+	}
 	sendAll := func() {
 		for topic := range open {
-			send(topic)
+			if topic != whole.topic {
+				send(topic)
+			}
 		}
 	}
 	for !j.failed.Load() {
@@ -122,8 +137,9 @@ func (j *importJob) read(ctx context.Context, workers []chan outgoing) error {
 		if j.prompt && len(open) > 0 && !j.src.pending() {
 			sendAll()
 		}
-		topic, record, err := j.src.next()
+		in, err := j.src.next()
 		if err == io.EOF {
+			sendWhole()
 			sendAll()
 			return nil
 		}
@@ -135,21 +151,34 @@ func (j *importJob) read(ctx context.Context, workers []chan outgoing) error {
 			}
 			return err
 		}
-		p := topics[topic]
+		if in.origin != whole {
+			sendWhole()
+		}
+		p := topics[in.topic]
 		if p == nil {
 			p = new(pendingTopic)
-			topics[topic] = p
+			topics[in.topic] = p
+		}
+		if in.requestID != "" {
+			if len(p.records) > 0 && p.origin != in.origin {
+				send(in.topic)
+			}
+			if len(p.records) == api.BatchMax {
+				sendAll()
+				return fmt.Errorf("line %d: more than %d lines of request id %q: it cannot be one publish", j.src.number, api.BatchMax, in.requestID)
+			}
+			whole = in.origin
 		}
 		if len(p.records) == 0 {
-			open[topic] = p
+			open[in.topic], p.origin = p, in.origin
 		}
-		p.records = append(p.records, record)
+		p.records = append(p.records, in.record)
 		p.lines = append(p.lines, j.src.number)
-		p.bytes += len(record.Key) + len(record.Value)
-		bytes += len(record.Key) + len(record.Value)
+		p.bytes += len(in.record.Key) + len(in.record.Value)
+		bytes += len(in.record.Key) + len(in.record.Value)
 		switch {
-		case len(p.records) == j.batch:
-			send(topic)
+		case len(p.records) == j.batch && whole.topic != in.topic:
+			send(in.topic)
 		case bytes > pendingBytesMax || len(open) > pendingTopicsMax:
 			sendAll()
 		}
@@ -163,14 +192,18 @@ func (j *importJob) work(ctx context.Context, batches <-chan outgoing) {
 		if j.failed.Load() {
 			continue
 		}
-		var opts client.PublishOptions
-		if j.id != "" {
+		opts := client.PublishOptions{RequestID: b.origin.requestID}
+		if j.id != "" && opts.RequestID == "" {
 			opts.RequestID = j.id + "-" + strconv.FormatUint(b.before, 10)
 		}
 		p, err := j.mq.PublishBatch(ctx, b.topic, b.records, opts)
 		if err != nil {
-			if j.id != "" && errors.Is(err, client.ErrRequestIDConflict) {
+			switch conflict := errors.Is(err, client.ErrRequestIDConflict); {
+			case conflict && j.id != "" && b.origin.requestID == "":
 				err = fmt.Errorf("%w (the import id was used for other input, or with another --batch)", err)
+			case conflict && b.origin.requestID != "":
+				err = fmt.Errorf("%w (other records were published with request id %q of these lines: look at them and decide; "+
+					"without the member request_id they are published all the same)", err, b.origin.requestID)
 			}
 			if line, ok := b.culprit(err); ok {
 				err = fmt.Errorf("line %d: %w", line, err)

@@ -16,29 +16,16 @@ import (
 type logCmd struct {
 	Dump   logDumpCmd   `cmd:"" help:"Print the log's entries."`
 	Verify logVerifyCmd `cmd:"" help:"Read the whole log and check everything that can be checked. Fails on damage."`
+	Cut    logCutCmd    `cmd:"" help:"Cut the end off a log that is damaged so that the broker does not start."`
 }
 
 func (logCmd) Help() string {
-	return `DIR is a data directory. Nothing in it is written or locked, so a broker may be running on it: then the last
-entries may be missing, or look like a torn write.`
+	return `DIR is a data directory. dump and verify write and lock nothing in it, so a broker may be running on it: then the
+last entries may be missing, or look like a torn write.`
 }
 
 // logFolder is where a data directory keeps the log.
 const logFolder = "log"
-
-// inspect opens a data directory and reads its log.
-func inspect(dir string, visit func(*entry.Entry, entry.Position) error) (wal.Inspection, error) {
-	fsys, err := vfs.Open(dir)
-	if err != nil {
-		return wal.Inspection{}, err
-	}
-	defer fsys.Close()
-	in, err := wal.Inspect(fsys, logFolder, visit)
-	if err != nil {
-		return in, fmt.Errorf("%s: %w", dir, err)
-	}
-	return in, nil
-}
 
 type logDumpCmd struct {
 	Dir     string `arg:"" help:"Data directory."`
@@ -49,41 +36,72 @@ type logDumpCmd struct {
 
 func (c *logDumpCmd) Run(ctx context.Context, g *Global, std streams) error {
 	d := &dumper{w: bufio.NewWriterSize(std.out, 64<<10), cmd: c, json: g.Output == "json"}
-	in, err := inspect(c.Dir, func(e *entry.Entry, p entry.Position) error {
+	fsys, err := vfs.Open(c.Dir)
+	if err != nil {
+		return err
+	}
+	defer fsys.Close()
+	v, holes := newVerifier(), &frameHoles{}
+	in, err := wal.Inspect(fsys, logFolder, func(e *entry.Entry, p entry.Position) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		holes.frame(p)
+		_ = v.check(e) // only to find out what is missing: what does not fit is for verify
 		if uint64(e.Index) < c.From || (c.To > 0 && uint64(e.Index) > c.To) {
 			return nil
 		}
 		return d.entry(e, p)
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", c.Dir, err)
 	}
 	if err := d.w.Flush(); err != nil {
 		return err
 	}
-	reportTail(std.err, in)
-	return reportDamage(std.err, in)
+	reportTail(std.err, "", in)
+	texts, _ := v.losses(fsys, in, holes, nil, nil)
+	return reportDamage(std.err, in, texts)
 }
 
-// reportTail mentions a torn tail: it is nothing wrong, but it explains why the log ends where it ends.
-func reportTail(w io.Writer, in wal.Inspection) {
+// reportTail mentions a torn tail: it is nothing wrong, but it explains why the log ends where it ends. of goes in front.
+func reportTail(w io.Writer, of string, in wal.Inspection) {
 	if t := in.Torn; t != nil {
-		fmt.Fprintf(w, "mq: a torn write at the end (%d bytes): normal after a power cut; it was not acknowledged if the power was cut (segment %020d, byte %d)\n",
-			t.Bytes, t.Segment, t.Offset)
+		fmt.Fprintf(w, "mq: %sa torn write at the end (%d bytes): normal after a power cut; it was not acknowledged if the power was cut (segment %020d, byte %d)\n",
+			of, t.Bytes, t.Segment, t.Offset)
 	}
 }
 
-func reportDamage(w io.Writer, in wal.Inspection) error {
-	for _, d := range in.Damage {
-		fmt.Fprintf(w, "mq: damage: segment %020d, byte %d, entries %d to %d: %s\n", d.Segment, d.Offset, d.First, d.Last, d.Reason)
+// reportDamage says what is damaged, and what is lost with it.
+func reportDamage(w io.Writer, in wal.Inspection, texts []string) error {
+	for i, d := range in.Damage {
+		fmt.Fprintf(w, "mq: damage: %s: %s\n", placeOf(d), withText(d.Reason, texts[i]))
 	}
 	if n := len(in.Damage); n > 0 {
 		return fmt.Errorf("the log is damaged in %s", count(uint64(n), "place"))
 	}
 	return nil
+}
+
+// placeOf names the place of damage.
+func placeOf(d wal.Damage) string {
+	place := fmt.Sprintf("segment %020d, byte %d", d.Segment, d.Offset)
+	switch {
+	case d.First == 0 || d.First > d.Last:
+	case d.First == d.Last:
+		place += fmt.Sprintf(", entry %d", d.First)
+	default:
+		place += fmt.Sprintf(", entries %d to %d", d.First, d.Last)
+	}
+	return place
+}
+
+// withText puts what is lost behind why.
+func withText(reason, text string) string {
+	if text == "" {
+		return reason
+	}
+	return reason + "; " + text
 }
 
 // dumper prints entries.
@@ -110,13 +128,23 @@ type dumpedEntry struct {
 	RequestID string         `json:"request_id,omitempty"`
 	Offset    *uint64        `json:"offset,omitempty"` // first, next or start offset, by kind
 	Count     int            `json:"count,omitempty"`
+	Cum       *uint64        `json:"bytes_before,omitempty"` // of keys and values of the topic
 	WindowMS  *int64         `json:"request_id_window_ms,omitempty"`
+	Retention *dumpedLimits  `json:"retention,omitempty"`
 	Records   []dumpedRecord `json:"records,omitempty"`
 	Error     string         `json:"error,omitempty"`
 }
 
+// dumpedLimits are the settings of a topic: 0 for the default, -1 for no limit.
+type dumpedLimits struct {
+	MS      fact.Limit `json:"ms"`
+	Bytes   fact.Limit `json:"bytes"`
+	Records fact.Limit `json:"records"`
+}
+
 type dumpedRecord struct {
 	Offset uint64 `json:"offset"`
+	TimeMS int64  `json:"time_ms"`
 	Key    []byte `json:"key"`
 	Value  []byte `json:"value"`
 }
@@ -128,9 +156,9 @@ func (d *dumper) entry(e *entry.Entry, p entry.Position) error {
 	}
 	if !d.head {
 		d.head = true
-		fmt.Fprintf(d.w, "%10s  %4s  %10s  %-24s  %-8s  %s\n", "INDEX", "TERM", "COMMIT", "TIME", "KIND", "WHAT")
+		fmt.Fprintf(d.w, "%10s  %4s  %10s  %-24s  %-9s  %s\n", "INDEX", "TERM", "COMMIT", "TIME", "KIND", "WHAT")
 	}
-	fmt.Fprintf(d.w, "%10d  %4d  %10d  %-24s  %-8s  %s\n", out.Index, out.Term, out.Commit,
+	fmt.Fprintf(d.w, "%10d  %4d  %10d  %-24s  %-9s  %s\n", out.Index, out.Term, out.Commit,
 		time.UnixMilli(out.TimeMS).UTC().Format("2006-01-02T15:04:05.000Z"), out.Kind, out.text())
 	for _, r := range out.Records {
 		line := appendVisible(fmt.Appendf(nil, "%14s%10d  ", "", r.Offset), r.Key)
@@ -155,7 +183,7 @@ func describe(e *entry.Entry, p entry.Position, records bool) *dumpedEntry {
 		err = fact.DecodeMarker(e.Payload)
 	case fact.KindAppended:
 		out.Kind = "appended"
-		err = out.appended(e.Payload, records)
+		err = out.stretch(e, records)
 	case fact.KindGroupMoved:
 		out.Kind = "group"
 		var m fact.GroupMoved
@@ -165,14 +193,44 @@ func describe(e *entry.Entry, p entry.Position, records bool) *dumpedEntry {
 		out.Kind = "retain"
 		var r fact.TopicRetained
 		r, err = fact.DecodeTopicRetained(e.Payload)
-		out.Topic, out.Offset = string(r.Topic), (*uint64)(&r.Start)
+		out.Topic, out.Offset, out.Cum = string(r.Topic), (*uint64)(&r.Start), &r.Cum
+	case fact.KindKept:
+		out.Kind = "kept"
+		err = out.stretch(e, records)
+	case fact.KindTopicConfigured:
+		out.Kind = "configure"
+		var t fact.TopicConfigured
+		t, err = fact.DecodeTopicConfigured(e.Payload)
+		out.Topic, out.Retention = string(t.Topic), &dumpedLimits{t.Retention.MS, t.Retention.Bytes, t.Retention.Records}
+	case fact.KindTopicDeleted:
+		out.Kind = "delete"
+		var t fact.TopicDeleted
+		t, err = fact.DecodeTopicDeleted(e.Payload)
+		out.Topic = string(t.Topic)
+	case fact.KindGroupDeleted:
+		out.Kind = "delete"
+		var t fact.GroupDeleted
+		t, err = fact.DecodeGroupDeleted(e.Payload)
+		out.Topic, out.Group = string(t.Topic), string(t.Group)
+	case fact.KindRestored:
+		out.Kind = "restored"
+		var floor fact.Offset
+		floor, err = fact.DecodeRestored(e.Payload)
+		out.Offset = (*uint64)(&floor)
 	case fact.KindSettings:
 		out.Kind = "settings"
 		var ms int64
 		ms, err = fact.DecodeSettings(e.Payload)
 		out.WindowMS = &ms
+	case fact.KindChecked:
+		out.Kind = "checked"
+		err = fact.DecodeChecked(e.Payload)
 	default:
 		out.Kind = fmt.Sprintf("kind %d", e.Kind)
+		if fact.Retired(e.Kind) {
+			err = fmt.Errorf("kind %d was written by an unreleased version", e.Kind)
+			break
+		}
 		err = fmt.Errorf("kind %d is not known: written by a newer version?", e.Kind)
 	}
 	if err != nil {
@@ -181,23 +239,41 @@ func describe(e *entry.Entry, p entry.Position, records bool) *dumpedEntry {
 	return out
 }
 
-func (out *dumpedEntry) appended(payload []byte, records bool) error {
-	a, err := fact.DecodeAppended(payload)
+// stretch describes an entry with records.
+func (out *dumpedEntry) stretch(e *entry.Entry, records bool) error {
+	if e.Kind == fact.KindAppended {
+		a, err := fact.DecodeAppended(e.Payload)
+		if err != nil {
+			return err
+		}
+		out.RequestID = string(a.RequestID)
+	}
+	s, _, err := fact.DecodeStretch(e.Kind, e.TimeMS, e.Payload)
 	if err != nil {
 		return err
 	}
-	out.Topic, out.Offset, out.Count = string(a.Topic), (*uint64)(&a.Base), a.Count
-	out.RequestID = string(a.RequestID)
+	out.Topic, out.Offset, out.Count, out.Cum = string(s.Topic), (*uint64)(&s.Base), s.Count, &s.Cum
 	if !records {
 		return nil
 	}
-	for offset := uint64(a.Base); ; offset++ {
-		r, ok, err := a.Next()
+	for offset := uint64(s.Base); ; offset++ {
+		r, ok, err := s.Next()
 		if err != nil || !ok {
 			return err
 		}
-		out.Records = append(out.Records, dumpedRecord{offset, append([]byte{}, r.Key...), append([]byte{}, r.Value...)})
+		out.Records = append(out.Records, dumpedRecord{offset, r.TimeMS, append([]byte{}, r.Key...), append([]byte{}, r.Value...)})
 	}
+}
+
+// limitText is a limit for people.
+func limitText(l fact.Limit) string {
+	switch l {
+	case fact.LimitDefault:
+		return "default"
+	case fact.LimitNone:
+		return "any"
+	}
+	return fmt.Sprint(int64(l))
 }
 
 // text is the last column of the table.
@@ -210,6 +286,10 @@ func (out *dumpedEntry) text() string {
 	switch {
 	case out.Count > 0:
 		b = fmt.Appendf(b, "  %d to %d", *out.Offset, *out.Offset+uint64(out.Count)-1)
+	case out.Retention != nil:
+		r := out.Retention
+		b = fmt.Appendf(b, "  %s ms, %s bytes, %s records", limitText(r.MS), limitText(r.Bytes), limitText(r.Records))
+	case out.Kind == "delete" || out.Kind == "marker":
 	case out.Offset != nil:
 		b = fmt.Appendf(b, "  to %d", *out.Offset)
 	case out.WindowMS != nil:

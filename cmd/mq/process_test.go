@@ -253,6 +253,36 @@ func TestInterruptedImport(t *testing.T) {
 	}
 }
 
+// TestPublishInTwoReads: lines of one publish with a request id of its own are one request, though the input pauses
+// between them.
+func TestPublishInTwoReads(t *testing.T) {
+	s, err := startServer(filepath.Join(t.TempDir(), "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.kill()
+	const publish = `{"index":2,"topic":"t","value":"eA==","request_id":"r"}` + "\n"
+	cmd := mqCommand(t, s, "pub", "--jsonl", "-", "--base64", "-o", "json")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(stdin, `{"index":1,"topic":"before","value":"eA=="}`+"\n"+publish)
+	awaitRecords(t, s, "before", 1) // published because the input pauses
+	io.WriteString(stdin, publish)
+	stdin.Close()
+	const want = `{"topic":"before","records":1,"duplicates":0,"first_offset":0,"last_offset":0}` + "\n" +
+		`{"topic":"t","records":2,"duplicates":0,"first_offset":0,"last_offset":1}` + "\n"
+	if err := cmd.Wait(); err != nil || out.String() != want {
+		t.Errorf("%v: %s%s", err, out.String(), errs.String())
+	}
+}
+
 // TestTailFollows prints what is published while it runs, and takes an interrupt as its end.
 func TestTailFollows(t *testing.T) {
 	s, err := startServer(filepath.Join(t.TempDir(), "data"))

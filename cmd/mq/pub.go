@@ -20,7 +20,7 @@ type pubCmd struct {
 
 	Lines    bool    `short:"l" help:"Publish each line of standard input as one value, without its line end."`
 	JSONL    string  `name:"jsonl" placeholder:"FILE" help:"Publish each line of FILE ('-': standard input), a JSON object with the strings topic, key (may be left out) and value."`
-	Base64   bool    `name:"base64" help:"Keys and values of the input are base64. With --jsonl this reads what 'mq fetch -o json' writes."`
+	Base64   bool    `name:"base64" help:"Keys and values of the input are base64. With --jsonl this reads what 'mq fetch -o json' writes, and the files of entries that a follower has cut off its log."`
 	Batch    int     `default:"32" help:"With -l and --jsonl: most records in one request; 1 to 32."`
 	Jobs     int     `short:"j" default:"4" help:"With --jsonl: most requests at a time. Those of one topic always go one after the other, so its order is kept."`
 	ImportID *string `name:"import-id" placeholder:"ID" help:"With -l and --jsonl: derive request ids from ID and from where in the input a record stands. Run the same command on the same input again after a crash, and what was published already is not published twice (within the broker's request id window). Choose a new ID for other input, e.g. its checksum."`
@@ -36,8 +36,16 @@ func (*pubCmd) Help() string {
 Many records are published in batches of up to 32 records of one topic; each batch is stored whole or not at
 all. Lines read from a slow pipe are published as soon as no more input is at hand, unless --import-id asks for
 batches that a second run would repeat. A line that cannot be read ends the import. The lines before it are
-published; with --import-id only whole batches of them, so that the repaired input can be run with the same ID.
-The summary has a line per topic.`
+published; with --import-id only whole batches of them, so that the repaired input can be run with the same ID; and
+of lines with request ids only whole publishes.
+The summary has a line per topic.
+
+A node that comes back as a follower cuts off its log what its leader does not have, and saves it in the folder "cut"
+of its data directory. To publish the records again, at the end of their topics:
+  mq pub --jsonl cut/FILE.jsonl --base64
+What was published with a request id is published with the same one, as one publish, so that records which got in
+after all (the client tried again) are not doubled, as long as the broker remembers the id; --import-id is for those
+without. Lines that hold no record (moves of groups, retains, settings) are skipped and counted.`
 }
 
 func (c *pubCmd) Run(ctx context.Context, g *Global, std streams) error {
@@ -153,6 +161,7 @@ func (c *pubCmd) many(ctx context.Context, g *Global, std streams, mq *client.Cl
 	bar := newProgress(std.err, c.Quiet, size, src.read.Load, job.published.Load)
 	err := job.run(ctx)
 	bar.stop()
+	src.reportSkipped(std.err)
 	if !c.Quiet {
 		if err := job.summarize(std, g); err != nil {
 			return err

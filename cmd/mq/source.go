@@ -7,6 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/go-json-experiment/json"
@@ -20,15 +24,30 @@ const inputMax = 4 << 20
 
 // source reads records from lines.
 type source struct {
-	in     *bufio.Reader
-	cmd    *pubCmd
-	number uint64       // of the line that was read last, from 1
-	read   atomic.Int64 // bytes
-	line   []byte
+	in      *bufio.Reader
+	cmd     *pubCmd
+	number  uint64            // of the line that was read last, from 1
+	skipped map[string]uint64 // lines that hold no record, by their kind
+	read    atomic.Int64      // bytes
+	line    []byte
+}
+
+// input is a record from the input. It is the caller's.
+type input struct {
+	origin // of a line that names its request id; else only the topic is set
+	record client.Record
+}
+
+// origin names the publish that a record was part of before it was cut off a log. Its records stand on lines that
+// follow each other.
+type origin struct {
+	topic     string
+	requestID string
+	index     uint64 // of the entry; 0 if the line does not tell
 }
 
 func newSource(in io.Reader, cmd *pubCmd) *source {
-	return &source{in: bufio.NewReaderSize(in, 256<<10), cmd: cmd}
+	return &source{in: bufio.NewReaderSize(in, 256<<10), cmd: cmd, skipped: map[string]uint64{}}
 }
 
 // pending says whether another line can be read without waiting for input.
@@ -37,29 +56,46 @@ func (s *source) pending() bool {
 	return bytes.IndexByte(buffered, '\n') >= 0
 }
 
-// next returns the next record, or io.EOF. The record is the caller's.
-func (s *source) next() (topic string, record client.Record, err error) {
+// next returns the next record, or io.EOF.
+func (s *source) next() (in input, err error) {
 	for {
 		if err := s.readLine(); err != nil {
-			return "", client.Record{}, err
+			return input{}, err
 		}
 		s.number++
-		if s.cmd.Lines {
-			topic, record, err = s.cmd.Topic, client.Record{Key: []byte(s.cmd.Key), Value: bytes.Clone(s.line)}, nil
+		switch {
+		case s.cmd.Lines:
+			in.topic, in.record = s.cmd.Topic, client.Record{Key: []byte(s.cmd.Key), Value: bytes.Clone(s.line)}
 			if s.cmd.Base64 {
-				record, err = decodeBase64(string(record.Key), string(record.Value))
+				in.record, err = decodeBase64(string(in.record.Key), string(in.record.Value))
 			}
-		} else {
-			if len(bytes.TrimSpace(s.line)) == 0 {
-				continue
-			}
-			topic, record, err = s.parse()
+		case len(bytes.TrimSpace(s.line)) == 0:
+			continue
+		default:
+			in, err = s.parse()
+		}
+		if err == errNoRecord {
+			continue
 		}
 		if err != nil {
-			return "", client.Record{}, fmt.Errorf("line %d: %w", s.number, err)
+			return input{}, fmt.Errorf("line %d: %w", s.number, err)
 		}
-		return topic, record, nil
+		return in, nil
 	}
+}
+
+// reportSkipped tells of lines that held no record.
+func (s *source) reportSkipped(w io.Writer) {
+	if len(s.skipped) == 0 {
+		return
+	}
+	var sum uint64
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(s.skipped)) {
+		sum += s.skipped[kind]
+		kinds = append(kinds, fmt.Sprintf("%d of kind %s", s.skipped[kind], appendVisible(nil, []byte(kind))))
+	}
+	fmt.Fprintf(w, "mq: skipped %s that hold no record: %s\n", count(sum, "line"), strings.Join(kinds, ", "))
 }
 
 // readLine reads into s.line, without the line end.
@@ -86,58 +122,114 @@ func (s *source) readLine() error {
 	}
 }
 
-// jsonLine is a line of a JSONL file. Offset and TimestampMS are read over, and only with --base64. A member
-// that is not there is nil.
+// jsonLine is a line of a JSONL file. What comes after Value is only read with --base64: it is what 'mq fetch -o json'
+// and the files of cut entries have. A member that is not there is nil.
 type jsonLine struct {
-	Topic       jsontext.Value `json:"topic"`
-	Key         jsontext.Value `json:"key"`
-	Value       jsontext.Value `json:"value"`
+	Topic jsontext.Value `json:"topic"`
+	Key   jsontext.Value `json:"key"`
+	Value jsontext.Value `json:"value"`
+
+	Kind      jsontext.Value `json:"kind"` // of what is no record
+	RequestID jsontext.Value `json:"request_id"`
+	Index     jsontext.Value `json:"index"`
+
+	// Read over.
 	Offset      jsontext.Value `json:"offset"`
 	TimestampMS jsontext.Value `json:"timestamp_ms"`
+	Term        jsontext.Value `json:"term"`
+	Group       jsontext.Value `json:"group"`
+	NextOffset  jsontext.Value `json:"next_offset"`
+	StartOffset jsontext.Value `json:"start_offset"`
+	WindowMS    jsontext.Value `json:"request_id_window_ms"`
+
+	RetentionMS      jsontext.Value `json:"retention_ms"`
+	RetentionBytes   jsontext.Value `json:"retention_bytes"`
+	RetentionRecords jsontext.Value `json:"retention_records"`
 }
 
-func (s *source) parse() (topic string, record client.Record, err error) {
+// errNoRecord: the line holds something else. It was counted.
+var errNoRecord = errors.New("no record")
+
+func (s *source) parse() (in input, err error) {
 	var l jsonLine
 	// Strict: a member that is not known, given twice, or no text is a mistake that would lose data.
 	if err := json.Unmarshal(s.line, &l, json.RejectUnknownMembers(true)); err != nil {
-		return "", record, explainJSON(err)
+		return in, explainJSON(err)
 	}
 	if string(bytes.TrimSpace(s.line)) == "null" {
-		return "", record, errNoObject
+		return in, errNoObject
 	}
-	topic = s.cmd.Topic
-	var key, value string
+	in.topic = s.cmd.Topic
+	var key, value, kind string
 	for _, member := range []struct {
 		name string
 		json jsontext.Value
 		to   *string
-	}{{"topic", l.Topic, &topic}, {"key", l.Key, &key}, {"value", l.Value, &value}} {
+	}{{"topic", l.Topic, &in.topic}, {"key", l.Key, &key}, {"value", l.Value, &value}, {"kind", l.Kind, &kind}, {"request_id", l.RequestID, &in.requestID}} {
 		if member.json == nil {
 			continue
 		}
 		if kind := member.json.Kind(); kind != '"' {
-			return "", record, fmt.Errorf("%s is %s: it must be a string", member.name, kindName(kind))
+			return in, fmt.Errorf("%s is %s: it must be a string", member.name, kindName(kind))
 		}
 		text, err := jsontext.AppendUnquote(nil, member.json)
 		if err != nil {
-			return "", record, fmt.Errorf("%s: %w", member.name, err)
+			return in, fmt.Errorf("%s: %w", member.name, err)
 		}
 		*member.to = string(text)
 	}
+	name, more := l.more()
 	switch {
-	case topic == "" && l.Topic != nil:
-		return "", record, errors.New("topic is empty")
-	case topic == "":
-		return "", record, errors.New("topic is missing, and the command line names none")
+	case !s.cmd.Base64 && more:
+		return in, fmt.Errorf("%s: a line of 'mq fetch -o json' or of a file of cut entries needs --base64", name)
+	case kind != "" && (l.Key != nil || l.Value != nil || l.RequestID != nil):
+		return in, fmt.Errorf("kind is %q, which has no key, value or request_id", kind)
+	case kind != "":
+		s.skipped[kind]++
+		return in, errNoRecord
+	case l.Kind != nil:
+		return in, errors.New("kind is empty")
+	case in.topic == "" && l.Topic != nil:
+		return in, errors.New("topic is empty")
+	case in.topic == "":
+		return in, errors.New("topic is missing, and the command line names none")
 	case l.Value == nil:
-		return "", record, errors.New("value is missing")
-	case !s.cmd.Base64 && (l.Offset != nil || l.TimestampMS != nil):
-		return "", record, errors.New("offset or timestamp_ms: a line of 'mq fetch -o json' needs --base64")
-	case s.cmd.Base64:
-		record, err = decodeBase64(key, value)
-		return topic, record, err
+		return in, errors.New("value is missing")
+	case l.Group != nil || l.NextOffset != nil || l.StartOffset != nil || l.WindowMS != nil,
+		l.RetentionMS != nil || l.RetentionBytes != nil || l.RetentionRecords != nil:
+		return in, errors.New("group, next_offset, start_offset and request_id_window_ms do not belong to a record")
+	case l.RequestID != nil && in.requestID == "":
+		return in, errors.New("request_id is empty")
 	}
-	return topic, client.Record{Key: []byte(key), Value: []byte(value)}, nil
+	if l.RequestID != nil && l.Index != nil {
+		if in.index, err = strconv.ParseUint(string(l.Index), 10, 64); err != nil {
+			return in, errors.New("index must be a whole number")
+		}
+	}
+	if s.cmd.Base64 {
+		in.record, err = decodeBase64(key, value)
+		return in, err
+	}
+	in.record = client.Record{Key: []byte(key), Value: []byte(value)}
+	return in, nil
+}
+
+// more returns a member that only lines with base64 have.
+func (l *jsonLine) more() (name string, found bool) {
+	for _, member := range []struct {
+		name string
+		json jsontext.Value
+	}{
+		{"offset", l.Offset}, {"timestamp_ms", l.TimestampMS}, {"kind", l.Kind}, {"request_id", l.RequestID}, {"index", l.Index},
+		{"term", l.Term}, {"group", l.Group}, {"next_offset", l.NextOffset}, {"start_offset", l.StartOffset},
+		{"request_id_window_ms", l.WindowMS}, {"retention_ms", l.RetentionMS}, {"retention_bytes", l.RetentionBytes},
+		{"retention_records", l.RetentionRecords},
+	} {
+		if member.json != nil {
+			return member.name, true
+		}
+	}
+	return "", false
 }
 
 var errNoObject = errors.New(`it must be a JSON object, as {"topic":"t","value":"v"}`)

@@ -28,7 +28,9 @@ func (c *tailCmd) Run(ctx context.Context, g *Global, std streams) error {
 	page, err := mq.Fetch(ctx, c.Topic, farOffset, client.FetchOptions{Limit: 1})
 	switch {
 	case err == nil:
-		offset = max(page.StartOffset, page.EndOffset-min(page.EndOffset, c.Lines))
+		if offset, err = before(ctx, mq, c.Topic, page, c.Lines); err != nil {
+			return err
+		}
 	case !c.Follow || !errors.Is(err, client.ErrTopicNotFound):
 		return err
 	}
@@ -42,4 +44,38 @@ func (c *tailCmd) Run(ctx context.Context, g *Global, std streams) error {
 		return w.flush() // an interrupt is how one ends it
 	}
 	return err
+}
+
+// before returns the offset of the n-th last record of a topic, or that of the first one. Page is of the topic.
+func before(ctx context.Context, mq *client.Client, topic string, page *client.Page, n uint64) (uint64, error) {
+	for end := page.EndOffset; ; {
+		switch {
+		case n == 0:
+			return end, nil
+		case end <= page.StartOffset || end-page.StartOffset <= n:
+			return page.StartOffset, nil
+		}
+		offset := end - n
+		at, err := mq.Fetch(ctx, topic, offset, client.FetchOptions{Limit: 1})
+		var e *client.Error
+		lost, goesOn := offset, offset // a restore from a backup made offsets jump from here to there
+		switch {
+		case err == nil && len(at.Records) > 0:
+			goesOn = at.Records[0].Offset
+		case err == nil:
+		case !errors.As(err, &e):
+			return 0, err
+		case e.Code == client.ErrOffsetGone && e.RestoredEnd != nil && e.StartOffset != nil:
+			lost, goesOn = *e.RestoredEnd, *e.StartOffset
+		case e.Code == client.ErrOffsetGone && e.StartOffset != nil: // the topic's start has moved meanwhile
+			return *e.StartOffset, nil
+		case e.Code != client.ErrDataCorrupt:
+			return 0, err
+		}
+		if lost >= goesOn || goesOn > end {
+			return offset, nil
+		}
+		n -= end - goesOn // the rest of them stand below
+		end = lost
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"slices"
@@ -24,11 +25,13 @@ import (
 const snapshotFolder = "snapshots"
 
 type logVerifyCmd struct {
-	Dir string `arg:"" help:"Data directory."`
+	Dir     string `arg:"" help:"Data directory."`
+	Compare string `placeholder:"OTHER" help:"Verify data directory OTHER too, and compare its log with that of DIR byte by byte. Fails unless both are the same up to the same last entry."`
 }
 
 // verification is the outcome with -o json.
 type verification struct {
+	Dir       string            `json:"dir"`
 	LogID     string            `json:"log_id"`
 	First     uint64            `json:"first"`
 	Last      uint64            `json:"last"`
@@ -56,6 +59,9 @@ type problem struct {
 }
 
 func (c *logVerifyCmd) Run(ctx context.Context, g *Global, std streams) error {
+	if c.Compare != "" {
+		return c.compare(ctx, g, std)
+	}
 	fsys, err := vfs.Open(c.Dir)
 	if err != nil {
 		return err
@@ -65,7 +71,7 @@ func (c *logVerifyCmd) Run(ctx context.Context, g *Global, std streams) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Dir, err)
 	}
-	out := l.outcome()
+	out := l.outcome(c.Dir)
 	var rows [][]string
 	for _, s := range out.Segments {
 		kind := "active"
@@ -79,14 +85,19 @@ func (c *logVerifyCmd) Run(ctx context.Context, g *Global, std streams) error {
 	if err := writeRows(std.out, g.Output, []string{"SEGMENT", "LAST", "BYTES", "STATE"}, rows, []any{out}); err != nil {
 		return err
 	}
-	reportTail(std.err, l.log)
+	return l.report(std.err, "", &out)
+}
+
+// report says for people what was found. It returns an error when that is damage. of goes in front of each line.
+func (l *look) report(w io.Writer, of string, out *verification) error {
+	reportTail(w, of, l.log)
 	for _, p := range l.problems {
-		fmt.Fprintf(std.err, "mq: damage: %s: %s\n", p.Place, p.Reason)
+		fmt.Fprintf(w, "mq: %sdamage: %s: %s\n", of, p.Place, p.Reason)
 	}
 	if n := len(l.problems); n > 0 {
-		return fmt.Errorf("the data folder is damaged in %s", count(uint64(n), "place"))
+		return fmt.Errorf("%sthe data folder is damaged in %s", of, count(uint64(n), "place"))
 	}
-	fmt.Fprintf(std.err, "mq: log %s is good: entries %d to %d, %s in %s\n", out.LogID, out.First, out.Last,
+	fmt.Fprintf(w, "mq: %slog %s is good: entries %d to %d, %s in %s\n", of, out.LogID, out.First, out.Last,
 		count(out.Records, "record"), count(uint64(out.Topics), "topic"))
 	return nil
 }
@@ -123,6 +134,7 @@ type look struct {
 	fs       vfs.FS
 	log      wal.Inspection
 	entries  verifier
+	holes    frameHoles
 	problems []problem
 
 	// Read before the log, so that it must hold all that they tell of, even if it is in use.
@@ -176,6 +188,7 @@ func lookInto(ctx context.Context, fsys vfs.FS, id entry.LogID) (*look, error) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		l.holes.frame(p)
 		if err := l.entries.check(e); err != nil {
 			return fmt.Errorf("entry %d: %w", e.Index, err)
 		}
@@ -249,22 +262,30 @@ func (l *look) badIndex(segment entry.Index, err error) {
 	l.found(logFolder+"/"+index.FileName(segment), "%v; no data is lost with it, the broker makes it again", err)
 }
 
-// checkIndex looks an entry up in the index file of its segment.
+// checkIndex looks the records of an entry up in the index file of its segment. Those that were kept since have a newer copy
+// in a later segment, and the index tells of that.
 func (l *look) checkIndex(e *entry.Entry, p entry.Position) {
-	if e.Kind != fact.KindAppended || !l.loaded[p.Segment] {
+	if !l.loaded[p.Segment] {
 		return
 	}
-	a, err := fact.DecodeAppended(e.Payload)
-	if err != nil {
+	r, ok, err := fact.DecodeStretch(e.Kind, e.TimeMS, e.Payload)
+	if !ok || err != nil {
 		return // was reported
 	}
-	last := a.Base + fact.Offset(a.Count) - 1
-	run, err := l.indexed.Find(a.Topic, a.Base)
-	if err == nil && (run.Segment != p.Segment || run.First > a.Base || run.Last < last || run.Pos > p.Offset || run.End < p.Offset+p.Length) {
-		err = fmt.Errorf("it does not say where the records %d to %d of topic %q are", a.Base, last, a.Topic)
-	}
-	if err != nil {
-		l.badIndex(p.Segment, err)
+	for next, end := r.Base, r.Base+fact.Offset(r.Count); next < end; {
+		if segment, ok := l.indexed.SegmentOf(r.Topic, next); ok && segment > p.Segment {
+			next++
+			continue
+		}
+		run, err := l.indexed.Find(r.Topic, next)
+		if err == nil && (run.Segment != p.Segment || run.First > next || run.Pos > p.Offset || run.End < p.Offset+p.Length) {
+			err = fmt.Errorf("it does not say where the records %d to %d of topic %q are", r.Base, end-1, r.Topic)
+		}
+		if err != nil {
+			l.badIndex(p.Segment, err)
+			return
+		}
+		next = run.Last + 1
 	}
 }
 
@@ -272,8 +293,9 @@ const endOfLog = "the end of the log"
 
 // judge compares what the parts of the folder say of each other.
 func (l *look) judge() {
-	for _, d := range l.log.Damage {
-		l.found(fmt.Sprintf("segment %020d, byte %d, entries %d to %d", d.Segment, d.Offset, d.First, d.Last), "%s", d.Reason)
+	texts, rest := l.entries.losses(l.fs, l.log, &l.holes, l.snapshots.newest, l.indexed)
+	for i, d := range l.log.Damage {
+		l.found(placeOf(d), "%s", withText(d.Reason, texts[i]))
 	}
 	for _, b := range l.snapshots.bad {
 		l.found(b.Name, "%v", b.Err)
@@ -307,33 +329,16 @@ func (l *look) judge() {
 	}
 	// A log that is cut off no longer tells of all that was retained.
 	if !slices.ContainsFunc(l.problems, func(p problem) bool { return p.Place == endOfLog }) {
-		l.judgeRecords()
-	}
-}
-
-// judgeRecords looks for each topic of the newest snapshot whether the log still holds it from its start on.
-func (l *look) judgeRecords() {
-	s := l.snapshots.newest
-	if s == nil {
-		return
-	}
-	for id := range s.Topics() {
-		t := s.TopicByID(state.TopicID(id))
-		start := max(t.Start, l.entries.retained[t.Name])
-		first, found := l.entries.firsts[t.Name]
-		if !found {
-			first = t.End
-		}
-		if start < first {
-			l.found(fmt.Sprintf("topic %q", t.Name), "the records %d to %d are missing: the log has none before %d", start, first-1, first)
+		for _, name := range slices.Sorted(maps.Keys(rest)) {
+			l.found(fmt.Sprintf("topic %q", name), "%s: the log does not have them", missingText(rest[name], name))
 		}
 	}
 }
 
-func (l *look) outcome() verification {
+func (l *look) outcome(dir string) verification {
 	out := verification{
-		LogID: hex.EncodeToString(l.log.LogID[:]), First: uint64(l.log.First), Last: uint64(l.log.Last), Commit: uint64(l.log.Commit),
-		Records: l.entries.records, Topics: len(l.entries.firsts), TornTail: l.log.Torn != nil, Damage: len(l.problems),
+		Dir: dir, LogID: hex.EncodeToString(l.log.LogID[:]), First: uint64(l.log.First), Last: uint64(l.log.Last), Commit: uint64(l.log.Commit),
+		Records: l.entries.records(), Topics: l.entries.held(), TornTail: l.log.Torn != nil, Damage: len(l.problems),
 		Segments: []verifiedSegment{}, Snapshots: []uint64{}, Problems: append([]problem{}, l.problems...),
 	}
 	for _, s := range l.log.Segments {
@@ -348,51 +353,90 @@ func (l *look) outcome() verification {
 // verifier checks what frames alone do not show: that each entry decodes, and fits those before it. It does
 // not know what came before the log's first entry, or what stood in a damaged place.
 type verifier struct {
-	ends     map[string]fact.Offset // of the topics seen since the last gap
-	firsts   map[string]fact.Offset // of the topics seen: the first record
-	retained map[string]fact.Offset // starts that the log tells of
-	records  uint64
-	last     *entry.Entry // the one before, without payload
+	topics map[string]*seen
+	first  entry.Index  // of the log
+	floor  fact.Offset  // where new topics begin, if the log tells
+	part   int          // of the log: damage begins another one
+	last   *entry.Entry // the one before, without payload
 }
 
-func newVerifier() verifier {
-	return verifier{ends: map[string]fact.Offset{}, firsts: map[string]fact.Offset{}, retained: map[string]fact.Offset{}}
+func newVerifier() verifier { return verifier{topics: map[string]*seen{}} }
+
+// records is how many records stand in the log; one that stands there twice counts once.
+func (v *verifier) records() (n uint64) {
+	for _, t := range v.topics {
+		n += t.spans.Count()
+	}
+	return n
+}
+
+// held is of how many topics there are records in the log.
+func (v *verifier) held() (n int) {
+	for _, t := range v.topics {
+		if len(t.spans) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func (v *verifier) check(e *entry.Entry) error {
-	gap := v.last == nil || e.Index != v.last.Index+1
-	if !gap && (e.Term < v.last.Term || e.TimeMS < v.last.TimeMS || e.Commit < v.last.Commit) {
-		return fmt.Errorf("term, time or commit goes backwards")
-	}
-	if gap {
-		clear(v.ends)
+	gap := v.last != nil && e.Index != v.last.Index+1
+	switch {
+	case v.last == nil:
+		v.first = e.Index
+	case gap:
+		v.part++
+	case e.Term < v.last.Term || e.TimeMS < v.last.TimeMS || e.Commit < v.last.Commit:
+		return errors.New("term, time or commit goes backwards")
 	}
 	v.last = &entry.Entry{Index: e.Index, Term: e.Term, Commit: e.Commit, TimeMS: e.TimeMS}
 	if out := describe(e, entry.Position{}, false); out.Error != "" {
 		return fmt.Errorf("%s", out.Error)
 	}
-	if e.Kind == fact.KindTopicRetained {
+	switch e.Kind {
+	case fact.KindAppended:
+		return v.checkAppended(e)
+	case fact.KindKept:
+		k, err := fact.DecodeKept(e.Payload)
+		if err == nil {
+			err = k.Validate()
+		}
+		if err != nil {
+			return err
+		}
+		return v.kept(&k)
+	case fact.KindTopicRetained:
 		r, err := fact.DecodeTopicRetained(e.Payload)
 		if err == nil {
-			v.retained[string(r.Topic)] = max(v.retained[string(r.Topic)], r.Start)
+			v.gone(r.Topic, r.Start)
+		}
+		return err
+	case fact.KindTopicDeleted:
+		d, err := fact.DecodeTopicDeleted(e.Payload)
+		if err == nil {
+			v.gone(d.Topic, 0)
+		}
+		return err
+	case fact.KindRestored:
+		floor, err := fact.DecodeRestored(e.Payload)
+		if err == nil {
+			v.restored(floor)
 		}
 		return err
 	}
-	if e.Kind != fact.KindAppended {
-		return nil
-	}
+	return nil
+}
+
+func (v *verifier) checkAppended(e *entry.Entry) error {
 	a, err := fact.DecodeAppended(e.Payload)
 	if err != nil {
 		return err
 	}
-	if end, known := v.ends[string(a.Topic)]; known && a.Base != end {
-		return fmt.Errorf("topic %q goes on at offset %d instead of %d", a.Topic, a.Base, end)
+	if err := v.appended(e, &a); err != nil {
+		return err
 	}
-	v.ends[string(a.Topic)] = a.Base + fact.Offset(a.Count)
-	if _, seen := v.firsts[string(a.Topic)]; !seen {
-		v.firsts[string(a.Topic)] = a.Base
-	}
-	v.records += uint64(a.Count)
+	t := v.topics[string(a.Topic)]
 	var records []fact.Record
 	for {
 		r, ok, err := a.Next()
@@ -403,6 +447,7 @@ func (v *verifier) check(e *entry.Entry) error {
 			break
 		}
 		records = append(records, r)
+		t.cum += uint64(len(r.Key) + len(r.Value))
 	}
 	if len(a.RequestID) > 0 && fact.DigestOf(records) != a.Digest {
 		return fmt.Errorf("the digest of the records is not that of request id %q", a.RequestID)

@@ -69,6 +69,22 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 		}
 	}
 
+	nodeConfig := node.Config{
+		Clock: clock.System{}, Logger: logger, RequestIDWindow: o.requestIDWindow, SegmentBytes: o.segmentBytes, SnapshotBytes: o.snapshotBytes,
+		ScrubWithin: o.scrubWithin, Retention: o.defaults(),
+	}
+	failed := make(chan error, 2) // what ends the service: of the server, of the node
+	fatal := func(err error) {
+		select {
+		case failed <- err:
+		default: // one is enough
+		}
+	}
+	nodeConfig.Fatal = fatal
+	if err := o.configurePair(&nodeConfig); err != nil {
+		return err
+	}
+
 	// The folder first: a second process must find it taken, whatever its address.
 	if err := makeFolder(o.data); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
@@ -84,15 +100,21 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	}
 	defer fsys.Close()
 	m := metrics.New([]string{api.PathPublish, api.PathPublishBatch, api.PathFetch, api.PathGroupsFetch, api.PathGroupsCommit,
-		api.PathTopicsRetain, api.PathSnapshot, api.PathHealth, api.PathReady, api.PathMetrics})
-	n, err := node.Open(node.Config{
-		FS: fsys, Clock: clock.System{}, Logger: logger, RequestIDWindow: o.requestIDWindow,
-		SegmentBytes: o.segmentBytes, SnapshotBytes: o.snapshotBytes, Observer: m, Disk: m.Disk(),
-	})
+		api.PathTopicsRetain, api.PathTopicsConfigure, api.PathTopicsList, api.PathTopicsDescribe, api.PathTopicsDelete,
+		api.PathGroupsList, api.PathGroupsDescribe, api.PathGroupsDelete, api.PathGroupsSeek,
+		api.PathSnapshot, api.PathBackupBegin, api.PathBackupRead, api.PathBackupEnd, api.PathHealth, api.PathReady, api.PathMetrics,
+		api.PathReplicationStream, api.PathReplicationStatus, api.PathRaftStream, api.PathRaftRole, api.PathRaftStatus, api.PathRaftTransfer})
+	nodeConfig.FS, nodeConfig.Observer, nodeConfig.Disk = fsys, m, m.Disk()
+	n, err := o.open(nodeConfig, &httpConfig, m)
 	if err != nil {
 		return err
 	}
-	defer n.Close()
+	closing := false // below; a second Close would wait for the first, however long the disk hangs
+	defer func() {
+		if !closing {
+			n.Close()
+		}
+	}()
 	m.Watch(n)
 
 	httpConfig.Broker, httpConfig.Observe, httpConfig.Metrics = n, m, m.Handler()
@@ -102,6 +124,7 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 		s := n.Status()
 		return s.Ready, s
 	}
+	httpConfig.Verbose = func() any { return n.Verbose() }
 	server, err := httpapi.New(httpConfig)
 	if err != nil {
 		return err
@@ -123,9 +146,8 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	defer debugServer.Close()
 
 	// Requests are answered from here on: with 503 until the log has been read.
-	failed := make(chan error, 2)
 	go func() { failed <- server.Serve(listener) }() // ended by Shutdown below
-	logger.Info("listening", "address", listener.Addr().String(), "tls", o.tlsCert != "", "data", o.data)
+	logger.Info("listening", "address", listener.Addr().String(), "role", o.role, "tls", o.tlsCert != "", "data", o.data)
 	recovered := make(chan error, 1)
 	go func() { recovered <- n.Recover() }() // awaited below: a node cannot be closed while it recovers
 	var cause error
@@ -144,15 +166,19 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	logger.Info("stopping")
 	deadline, cancel := context.WithTimeout(context.Background(), o.shutdownGrace)
 	defer cancel()
+	n.HandOver(deadline)
+	n.EndWaits()
+	n.Interrupt()
 	if err := server.Shutdown(deadline); err != nil {
 		logger.Warn("requests were cut off", "err", err)
 	}
 	if recovered != nil {
-		if err := <-recovered; err != nil && cause == nil {
+		if err := <-recovered; err != nil && cause == nil && !errors.Is(err, node.ErrInterrupted) {
 			cause = err
 		}
 	}
 	closed := make(chan error, 1)
+	closing = true
 	go func() { closed <- n.Close() }() // if the disk hangs it ends with the process
 	select {
 	case err = <-closed:
@@ -166,6 +192,39 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 		logger.Info("stopped")
 	}
 	return cause
+}
+
+// service is a node in any role.
+type service interface {
+	httpapi.Broker
+	metrics.Gauges
+	Recover() error
+	// HandOver gives up what another node can take over, before requests are refused.
+	HandOver(ctx context.Context)
+	Interrupt()
+	EndWaits()
+	Close() error
+	Status() node.Status
+	Verbose() node.Verbose
+}
+
+// open opens the node, and sets what the server needs for its role.
+func (o *options) open(c node.Config, h *httpapi.Config, m *metrics.Metrics) (service, error) {
+	if o.role == roleCluster {
+		return o.openCluster(c, h, m)
+	}
+	if o.role != roleStandalone {
+		c.Pair = m.Pair()
+	}
+	n, err := node.Open(c)
+	if err != nil {
+		return nil, err
+	}
+	if o.role == roleLeader {
+		h.MayAnswer = n.MayAnswer
+	}
+	h.Replication = o.replication(n)
+	return n, nil
 }
 
 // connectionsMax is how many connections there may be: as many as the limit on open files allows, with some

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"example.com/mq/internal/fact"
 )
 
 // lines collects stderr, and tells the address that mqd logs.
@@ -86,12 +88,23 @@ func TestWrongUsage(t *testing.T) {
 		{nil, env("MQ_ADMIN_TOKEN", ""), "MQ_ADMIN_TOKEN"},
 		{[]string{"-tls-cert", "c"}, nil, "go together"},
 		{[]string{"-role", "king"}, nil, "king"},
+		{[]string{"-role", "cluster"}, nil, "token of the cluster"},
+		{[]string{"-role", "follower"}, nil, "token of the pair"},
+		{[]string{"-role", "leader", "-epoch", "1"}, env("MQ_REPLICATION_TOKEN", "x"), "-replica"},
+		{[]string{"-epoch", "1"}, nil, "-epoch"},
 		{[]string{"-data", ""}, nil, "-data"},
 		{[]string{"-log-format", "xml"}, nil, "xml"},
 		{[]string{"-request-id-window", "0s"}, nil, "-request-id-window"},
 		{[]string{"-request-id-window", "soon"}, nil, "request-id-window"},
 		{[]string{"-segment-bytes", "1"}, nil, "-segment-bytes"},
 		{[]string{"-snapshot-bytes", "1"}, nil, "-snapshot-bytes"},
+		{[]string{"-retention", "1us"}, nil, "-retention 1µs"},
+		{[]string{"-retention", "-1h"}, nil, "-retention"},
+		{[]string{"-retention", "forever"}, nil, "retention"},
+		{[]string{"-retention-bytes", "-1"}, nil, "-retention-bytes"},
+		{[]string{"-retention-bytes", "9007199254740992"}, nil, "-retention-bytes"},
+		{[]string{"-retention-records", "-1"}, nil, "-retention-records"},
+		{[]string{"-retention-records", "9007199254740992"}, nil, "-retention-records"},
 		{[]string{"-debug-listen", "0.0.0.0:0"}, nil, "-debug-listen"},
 	} {
 		data := filepath.Join(dir, "data")
@@ -111,6 +124,30 @@ func TestWrongUsage(t *testing.T) {
 		if _, err := os.Stat(data); err == nil {
 			t.Errorf("%v: a data folder was made", c.args)
 			os.RemoveAll(data)
+		}
+	}
+}
+
+// TestRetentionFlags: what the flags say reaches the node, in every role.
+func TestRetentionFlags(t *testing.T) {
+	for _, role := range []string{
+		"", "-role follower -replication-token x", "-role leader -replication-token x -epoch 1 -replica http://127.0.0.1:1",
+		"-role cluster -raft-token x -raft-self 0 -raft-peers http://127.0.0.1:1",
+	} {
+		for _, c := range []struct {
+			args string
+			want fact.Retention
+		}{
+			{"", fact.Retention{}},
+			{"-retention 168h -retention-bytes 1000000 -retention-records 7", fact.Retention{MS: 168 * 3600 * 1000, Bytes: 1000000, Records: 7}},
+			{"-retention 1ms", fact.Retention{MS: 1}},
+		} {
+			o, err := parseFlags(strings.Fields(role+" "+c.args), noEnv, io.Discard)
+			if err != nil {
+				t.Errorf("%s %s: %v", role, c.args, err)
+			} else if got := o.defaults(); got != c.want {
+				t.Errorf("%s %s: %+v, want %+v", role, c.args, got, c.want)
+			}
 		}
 	}
 }
@@ -251,6 +288,9 @@ func TestMetricsAreWhatTheDocumentsSay(t *testing.T) {
 	}
 	call(t, "POST", base+"/v1/fetch", "", `{"topic":"t","offset":0}`)
 	_, text := call(t, "GET", base+"/metrics", "", "")
+	leader, _, _ := start(t, noEnv, "-data", filepath.Join(t.TempDir(), "data"), "-role", "leader", "-epoch", "1",
+		"-replica", "http://127.0.0.1:9", "-replication-token", "secret")
+	_, pairText := call(t, "GET", "http://"+leader+"/metrics", "", "")
 	docs, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
@@ -260,6 +300,10 @@ func TestMetricsAreWhatTheDocumentsSay(t *testing.T) {
 		t.Fatalf("only %d metrics found in the document", len(names))
 	}
 	for _, m := range names {
+		text := text
+		if strings.HasPrefix(m[1], "mq_pair_") {
+			text = pairText
+		}
 		if !regexp.MustCompile(`(?m)^` + m[1] + `(_bucket|_sum|_count)?[ {]`).MatchString(text) {
 			t.Errorf("%s is documented and not served", m[1])
 		}

@@ -47,7 +47,7 @@ func benchBroker(b *testing.B, sync bool) *Broker {
 	}
 	br := New(Config{Log: log, State: state.New(), Index: index.New(index.Config{FS: fsys, LogID: entry.LogID{1}}),
 		Clock: clock.System{}, Window: time.Hour})
-	if err := br.Start(standalone.New(log, br)); err != nil {
+	if err := br.Start(standalone.New(log, entry.StandaloneTerm, br)); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {

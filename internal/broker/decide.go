@@ -1,87 +1,24 @@
 package broker
 
 import (
-	"maps"
+	"errors"
 
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/fact"
 	"example.com/mq/internal/invariant"
-	"example.com/mq/internal/state"
 )
 
-// decider is what deciding needs besides the fold. It is owned by whoever holds the baton.
-type decider struct {
-	batch  overlay     // changes of the batch at hand
-	flight overlay     // of batches proposed but not in the fold yet; stays empty where Propose commits
-	last   entry.Index // proposed
-	timeMS int64       // of the entry decided last
-}
-
-// overlay is a set of changes on top of the fold.
-type overlay struct {
-	topics map[string]*pendingTopic
-	ids    map[pendingID]pendingPublish
-	hot    *pendingTopic // the topic found last: publishes to one topic come in rows
-}
-
-type pendingTopic struct {
-	name       string
-	id         state.TopicID
-	known      bool // the fold has the topic, so id is valid
-	start, end fact.Offset
-	last       entry.Index // in flight: once this is applied, the fold knows as much
-}
-
-type pendingID struct{ topic, id string }
-
-type pendingPublish struct {
-	base   fact.Offset
-	count  int
-	digest fact.Digest
-	hangs  bool        // not known to be committed
-	last   entry.Index // as in pendingTopic
-}
-
-func (d *decider) init(last entry.Index) {
-	d.last = last
-	for _, v := range []*overlay{&d.batch, &d.flight} {
-		v.topics = make(map[string]*pendingTopic)
-		v.ids = make(map[pendingID]pendingPublish)
-	}
-}
-
-// begin starts a batch on top of a fold that has applied everything up to and including an index.
-func (d *decider) begin(applied entry.Index) {
-	clear(d.batch.topics)
-	clear(d.batch.ids)
-	d.batch.hot = nil
-	maps.DeleteFunc(d.flight.topics, func(_ string, t *pendingTopic) bool { return t.last <= applied })
-	maps.DeleteFunc(d.flight.ids, func(_ pendingID, p pendingPublish) bool { return p.last <= applied })
-}
-
-// proposed notes that the batch at hand has been proposed. If it is still in flight its changes are kept.
-func (d *decider) proposed(last entry.Index, inFlight bool) {
-	d.last = last
-	if !inFlight {
-		return
-	}
-	for name, t := range d.batch.topics {
-		t.last = last
-		d.flight.topics[name] = t
-	}
-	for id, p := range d.batch.ids {
-		p.last = last
-		d.flight.ids[id] = p
-	}
-}
+// keepSmallMax is how many bytes of records that are kept once more may use the reserve of a full disk at a time: a piece of
+// the cleaner, which may end with a record of fact.MessageMax, is no larger.
+const keepSmallMax = 512 << 10
 
 // take says which ops may be logged: all, or, on a full disk, ever fewer.
 type take int
 
 const (
 	takeAll     take = iota
-	takeSmall        // no publishes
-	takeFreeing      // retains only
+	takeSmall        // no publishes, and of what is kept once more only small pieces
+	takeFreeing      // retains and deletes only
 )
 
 // decide turns the ops of a batch into facts, in order, each on top of those before it. It answers at once
@@ -90,65 +27,115 @@ const (
 func (b *Broker) decide(t *batch, take take) {
 	d := &b.deciding
 	t.frames.Reset()
-	t.frames.Reserve = true // small facts may always use it; a publish and a marker may not
+	t.frames.Reserve = true // small facts may always use it; a publish, much that is kept once more, and a marker may not
 	t.frames.Frees = take == takeFreeing
-	t.retained = false
 
+	now := b.clock.Now().UnixMilli()
 	b.view.RLock()
 	defer b.view.RUnlock()
 	d.begin(b.state.Applied())
-	d.timeMS = max(d.timeMS, b.state.TimeMS(), b.clock.Now().UnixMilli())
+	d.timeMS = max(d.timeMS, b.state.TimeMS(), now)
 	for _, o := range t.ops {
-		o.err, o.hangs, o.published = nil, false, Published{}
-		switch o.kind {
-		case opPublish:
-			b.decidePublish(t, o, take)
-		case opGroup:
-			if topic := b.pending(o.topic); b.inRange(topic, o) && b.mayLog(o, take < takeFreeing) {
-				t.frames.End(fact.AppendGroupMoved(t.frames.Begin(fact.KindGroupMoved, d.timeMS), o.topic, o.group, o.offset))
-				o.hangs = true
-			}
-		case opRetain:
-			if topic := b.pending(o.topic); b.inRange(topic, o) {
-				t.frames.End(fact.AppendTopicRetained(t.frames.Begin(fact.KindTopicRetained, d.timeMS), o.topic, o.offset))
-				topic.start = o.offset
-				o.hangs = true
-				t.retained = true
-			}
-		case opSettings:
-			if b.mayLog(o, take < takeFreeing) {
-				t.frames.End(fact.AppendSettings(t.frames.Begin(fact.KindSettings, d.timeMS), o.windowMS))
-				o.hangs = true
-			}
-		case opMarker:
-			if b.mayLog(o, take == takeAll) {
-				t.frames.Reserve = false
-				t.frames.End(t.frames.Begin(fact.KindMarker, d.timeMS))
-				o.hangs = true
-			}
-		default:
-			invariant.Check(false, "op of kind %d", o.kind)
-		}
+		o.err, o.hangs, o.repeats, o.refusal, o.lead, o.published = nil, false, false, false, d.lead, Published{}
+		b.decideOp(t, o, take)
 	}
 }
 
-// inRange checks that the op's topic exists and its offset lies from start to end; if not, it answers.
-func (b *Broker) inRange(topic *pendingTopic, o *op) bool {
-	switch {
-	case topic == nil:
-		o.err = ErrTopicNotFound
-	case o.offset < topic.start || o.offset > topic.end:
-		o.err = &OffsetRangeError{Start: topic.start, End: topic.end}
+func (b *Broker) decideOp(t *batch, o *op, take take) {
+	small := take < takeFreeing
+	switch o.kind {
+	case opPublish:
+		b.decidePublish(t, o, take)
+	case opKeep:
+		b.decideKeep(t, o, take)
+	case opGroup:
+		if topic := b.live(o.topic); b.inRange(t, topic, o) && b.mayLog(o, small) {
+			t.log(fact.AppendGroupMoved(b.begin(t, fact.KindGroupMoved), o.topic, o.group, o.next), o)
+			b.deciding.batch.groups[pendingName{topic.Name, string(o.group)}] = pendingGroup{next: o.next}
+		}
+	case opRetain:
+		b.decideRetain(t, o)
+	case opConfigure:
+		if topic := b.live(o.topic); b.exists(t, topic, o) && b.mayLog(o, small) {
+			topic.Retention = o.configure.of(topic.Retention)
+			o.retention = topic.Retention
+			t.log(fact.AppendTopicConfigured(b.begin(t, fact.KindTopicConfigured), o.topic, topic.Retention), o)
+		}
+	case opDeleteTopic:
+		if topic := b.live(o.topic); b.exists(t, topic, o) {
+			t.log(fact.AppendTopicDeleted(b.begin(t, fact.KindTopicDeleted), o.topic), o)
+			o.next = topic.End
+			b.delete(topic)
+		}
+	case opDeleteGroup:
+		if topic := b.live(o.topic); b.exists(t, topic, o) {
+			b.decideDeleteGroup(t, o, topic, small)
+		}
+	case opSettings:
+		if b.mayLog(o, small) {
+			t.log(fact.AppendSettings(b.begin(t, fact.KindSettings), o.windowMS), o)
+		}
+	case opMarker:
+		if b.mayLog(o, take == takeAll || o.freeing) {
+			t.frames.Reserve = t.frames.Reserve && o.freeing
+			t.log(b.begin(t, fact.KindMarker), o)
+		}
+	case opChecked:
+		if b.mayLog(o, take == takeAll) {
+			t.frames.Reserve = false
+			t.log(b.begin(t, fact.KindChecked), o)
+		}
 	default:
-		return true
+		invariant.Check(false, "op of kind %d", o.kind)
 	}
+}
+
+// begin starts an entry of the batch; log completes it, and the op waits for it.
+func (b *Broker) begin(t *batch, kind entry.Kind) []byte {
+	return t.frames.Begin(kind, b.deciding.timeMS)
+}
+
+func (t *batch) log(frame []byte, o *op) {
+	t.frames.End(frame)
+	o.hangs = true
+}
+
+// exists checks that the op's topic exists; if not, it answers.
+func (b *Broker) exists(t *batch, topic *pendingTopic, o *op) bool {
+	if topic == nil {
+		b.refuse(t, o, ErrTopicNotFound)
+	}
+	return topic != nil
+}
+
+// inRange checks that the op's topic exists and its offset lies from start to end, and in no gap; if not, it answers. It
+// sets o.next to the offset: where a gap begins, the one behind it.
+func (b *Broker) inRange(t *batch, topic *pendingTopic, o *op) bool {
+	if !b.exists(t, topic, o) {
+		return false
+	}
+	if o.offset >= topic.Start && o.offset <= topic.End {
+		if next, _, ok := topic.Normal(o.offset); ok {
+			o.next = next
+			return true
+		}
+	}
+	b.refuse(t, o, &OffsetRangeError{Start: topic.Start, End: topic.End})
 	return false
+}
+
+// refuse answers an op as the fold and what is pending on top of it demand. If there is anything pending the answer hangs
+// on it: it may come from what is never committed.
+func (b *Broker) refuse(t *batch, o *op, err error) {
+	o.err, o.refusal = err, true
+	o.hangs = b.deciding.ahead || t.frames.Len() > 0
 }
 
 // mayLog answers an op that must not be logged on a full disk.
 func (b *Broker) mayLog(o *op, may bool) bool {
 	if !may {
-		o.err = ErrStorageFull
+		// Where the lead can be lost, another node may have done what a request id stands for.
+		o.err, o.refusal = ErrStorageFull, o.hasID()
 	}
 	return may
 }
@@ -159,76 +146,115 @@ func (b *Broker) decidePublish(t *batch, o *op, take take) {
 	if len(p.RequestID) > 0 {
 		if before, ok := b.remembered(topic, p.RequestID); ok {
 			if before.digest != o.digest || before.count != len(p.Records) {
-				o.err = ErrRequestIDConflict
+				b.refuse(t, o, ErrRequestIDConflict)
+				o.repeats = before.ahead
 				return
 			}
 			o.published = Published{Base: before.base, Count: before.count, Duplicate: true}
-			o.hangs = before.hangs
+			o.hangs, o.repeats = before.hangs, before.ahead
 			return
 		}
 	}
 	if !b.mayLog(o, take == takeAll) {
 		return
 	}
-	if topic == nil {
-		topic = &pendingTopic{name: string(p.Topic)}
-		d.batch.topics[topic.name] = topic
-		d.batch.hot = topic
-	}
-	t.frames.End(fact.AppendAppended(t.frames.Begin(fact.KindAppended, d.timeMS), p.Topic, topic.end, p.RequestID, o.digest, p.Records))
+	topic = b.create(topic, p.Topic)
+	t.log(fact.AppendAppended(b.begin(t, fact.KindAppended), p.Topic, topic.End, topic.EndCum, p.RequestID, o.digest, p.Records), o)
 	t.frames.Reserve = false
-	o.hangs = true
-	o.published = Published{Base: topic.end, Count: len(p.Records)}
+	o.published = Published{Base: topic.End, Count: len(p.Records)}
 	if len(p.RequestID) > 0 {
-		d.batch.ids[pendingID{topic.name, string(p.RequestID)}] = pendingPublish{base: topic.end, count: len(p.Records), digest: o.digest, hangs: true}
+		d.batch.ids[pendingName{topic.Name, string(p.RequestID)}] = pendingPublish{base: topic.End, count: len(p.Records), digest: o.digest, hangs: true}
 	}
-	topic.end += fact.Offset(len(p.Records))
+	topic.End += fact.Offset(len(p.Records))
+	topic.EndCum += uint64(o.bytes)
 }
 
-// pending returns the topic as the batch at hand may change it, or nil if there is none.
-func (b *Broker) pending(name []byte) *pendingTopic {
-	d := &b.deciding
-	if d.batch.hot != nil && d.batch.hot.name == string(name) {
-		return d.batch.hot
+// decideRetain moves a topic's start. The fact tells how many bytes of the topic lie before it: at the end and at the start
+// as they will be, that is known here; else whoever asks has looked at the record, unless it was not visible then.
+func (b *Broker) decideRetain(t *batch, o *op) {
+	topic := b.live(o.topic)
+	if !b.inRange(t, topic, o) {
+		return
 	}
-	topic := d.batch.topics[string(name)]
-	if topic == nil {
-		if ahead := d.flight.topics[string(name)]; ahead != nil {
-			changed := *ahead
-			topic = &changed
-			if below, ok := b.state.Topic(name); ok {
-				topic.id, topic.known = below.ID, true // its first batch has been applied meanwhile
-			}
-		} else if below, ok := b.state.Topic(name); ok {
-			topic = &pendingTopic{name: below.Name, id: below.ID, known: true, start: below.Start, end: below.End}
-		} else {
-			return nil
-		}
-		d.batch.topics[topic.name] = topic
+	if o.byPolicy && o.retention != topic.Retention { // who changed the settings was told that they hold
+		b.refuse(t, o, errLookAgain)
+		return
 	}
-	d.batch.hot = topic
-	return topic
+	cum := o.cum
+	switch {
+	case o.next == topic.End:
+		cum = topic.EndCum
+	case o.next == topic.Start:
+		cum = topic.StartCum
+	case !o.cumKnown:
+		b.refuse(t, o, errLookAgain)
+		return
+	}
+	cum = min(max(cum, topic.StartCum), topic.EndCum) // past damage it is a guess
+	t.log(fact.AppendTopicRetained(b.begin(t, fact.KindTopicRetained), o.topic, o.next, cum), o)
+	topic.Start, topic.StartCum = o.next, cum // gaps below it do no harm
 }
 
-// remembered looks a request id up in the batch at hand, in flight, and in the fold.
-func (b *Broker) remembered(topic *pendingTopic, id []byte) (pendingPublish, bool) {
-	if topic == nil {
-		return pendingPublish{}, false
+// errLookAgain answers a retain to a record that was not visible yet when the caller looked: it is now, or will be.
+var errLookAgain = errors.New("the record must be looked at again")
+
+func (b *Broker) decideDeleteGroup(t *batch, o *op, topic *pendingTopic, may bool) {
+	next, ok := b.group(topic, o.group)
+	if !ok {
+		b.refuse(t, o, ErrGroupNotFound)
+		return
 	}
-	d := &b.deciding
-	if len(d.batch.ids) > 0 || len(d.flight.ids) > 0 {
-		key := pendingID{topic.name, string(id)}
-		if p, ok := d.batch.ids[key]; ok {
-			return p, true
+	if !b.mayLog(o, may) {
+		return
+	}
+	t.log(fact.AppendGroupDeleted(b.begin(t, fact.KindGroupDeleted), o.topic, o.group), o)
+	b.deciding.batch.groups[pendingName{topic.Name, string(o.group)}] = pendingGroup{deleted: true}
+	o.next = max(next, topic.Start)
+}
+
+// decideKeep logs records once more, so far as they are still to be kept. Small pieces may use the reserve of a full disk,
+// since they are what frees whole segments.
+func (b *Broker) decideKeep(t *batch, o *op, take take) {
+	small := o.bytes <= keepSmallMax
+	if !b.mayLog(o, take == takeAll || take == takeSmall && small) {
+		return
+	}
+	for i := range o.keep.Runs {
+		run := o.keep.Runs[i] // a copy: this may be decided again
+		topic := b.live(run.Topic)
+		if topic == nil || !run.clip(topic.Start) {
+			continue
 		}
-		if p, ok := d.flight.ids[key]; ok {
-			return p, true
+		end := run.Base + fact.Offset(len(run.Records))
+		invariant.Check(end <= topic.End, "records %d to %d of topic %q are kept, which ends at %d", run.Base, end-1, topic.Name, topic.End)
+		t.frames.End(fact.AppendKept(b.begin(t, fact.KindKept), run.Topic, run.Base, run.Cum, run.Records))
+		t.frames.Reserve = t.frames.Reserve && small
+	}
+	o.hangs = b.deciding.ahead || t.frames.Len() > 0
+}
+
+// clip drops the records below a start, and reports whether any are left.
+func (r *KeptRun) clip(start fact.Offset) bool {
+	for len(r.Records) > 0 && r.Base < start {
+		r.Cum += uint64(len(r.Records[0].Key) + len(r.Records[0].Value))
+		r.Records = r.Records[1:]
+		r.Base++
+	}
+	return len(r.Records) > 0
+}
+
+// of returns the settings that follow from what they were.
+func (c *Configure) of(r fact.Retention) fact.Retention {
+	if c.Reset {
+		r = fact.Retention{}
+	}
+	for _, set := range []struct {
+		to   *fact.Limit
+		from *fact.Limit
+	}{{&r.MS, c.RetentionMS}, {&r.Bytes, c.RetentionBytes}, {&r.Records, c.RetentionRecords}} {
+		if set.from != nil {
+			*set.to = *set.from
 		}
 	}
-	if topic.known {
-		if r, ok := b.state.RequestID(topic.id, id, d.timeMS); ok {
-			return pendingPublish{base: r.Base, count: r.Count, digest: r.Digest}, true
-		}
-	}
-	return pendingPublish{}, false
+	return r
 }

@@ -21,11 +21,16 @@ type Published struct {
 	Duplicate bool // the request id matched an earlier publish of the same records
 }
 
-// Fetch asks for records of a topic from Offset on, or, with a Group, from the group's offset on.
+// Fetch asks for records of a topic from Offset on, or, with a Group, from the group's offset on, or, with ByTime, from
+// the first record on that is not older than FromMS.
 type Fetch struct {
 	Topic  []byte
 	Group  []byte // empty for a fetch by offset
 	Offset fact.Offset
+	// ByTime says that FromMS counts, in ms since the Unix epoch, and not Offset. If there is no such record yet, the next
+	// one is, whatever its time. Group is empty then.
+	ByTime bool
+	FromMS int64
 	Limit  int // most records to return
 	// MaxBytes bounds the keys and values returned, but at least one record is, if there is one. 0 for 4 MiB.
 	MaxBytes int64

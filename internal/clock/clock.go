@@ -7,6 +7,9 @@ import "time"
 type Clock interface {
 	// Now returns the wall-clock time, with a monotonic reading where the clock has one.
 	Now() time.Time
+	// Monotonic returns the time since some moment before. It never goes back and knows nothing of a wall clock that
+	// is set; timers go by it.
+	Monotonic() time.Duration
 	// NewTimer returns a timer that fires once after d.
 	NewTimer(d time.Duration) Timer
 }

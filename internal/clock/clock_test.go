@@ -133,6 +133,20 @@ func TestManualManyTimers(t *testing.T) {
 	}
 }
 
+func TestManualNext(t *testing.T) {
+	m := clock.NewManual(start)
+	next := func() string { d, ok := m.Next(); return fmt.Sprint(d, ok) }
+	want(t, "without timers", next(), "0s false")
+	m.NewTimer(3 * time.Second)
+	soon := m.NewTimer(2 * time.Second)
+	m.Advance(time.Second)
+	want(t, "with two", next(), "1s true")
+	soon.Stop()
+	want(t, "with one stopped", next(), "2s true")
+	m.Advance(2 * time.Second)
+	want(t, "when all have fired", next(), "0s false")
+}
+
 func TestManualStep(t *testing.T) {
 	m := clock.NewManual(start)
 	timer := m.NewTimer(time.Second)
@@ -177,5 +191,19 @@ func TestSystem(t *testing.T) {
 		before := c.Now()
 		<-c.NewTimer(time.Minute).C()
 		want(t, "passed", c.Now().Sub(before), time.Minute)
+	})
+}
+
+func TestMonotonic(t *testing.T) {
+	m := clock.NewManual(time.Unix(1000, 0))
+	before := m.Monotonic()
+	m.Advance(time.Second)
+	m.Step(-time.Hour)
+	want(t, "passed", m.Monotonic()-before, time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		var c clock.Clock = clock.System{}
+		before := c.Monotonic()
+		<-c.NewTimer(time.Minute).C()
+		want(t, "passed", c.Monotonic()-before, time.Minute)
 	})
 }

@@ -38,6 +38,13 @@ func (m *Manual) Now() time.Time {
 	return m.wall.Add(m.now)
 }
 
+// Monotonic implements Clock: the sum of what Advance has moved it by.
+func (m *Manual) Monotonic() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now
+}
+
 // Advance moves the clock on by d. The timers that become due fire before it returns, in order of time, and
 // those of the same time in the order in which they were set; each sends the time at which it was due.
 func (m *Manual) Advance(d time.Duration) {
@@ -51,6 +58,16 @@ func (m *Manual) Advance(d time.Duration) {
 		t.fire()
 	}
 	m.now = end
+}
+
+// Next returns the time until the first pending timer fires, and false when none is pending.
+func (m *Manual) Next() (time.Duration, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.pending) == 0 {
+		return 0, false
+	}
+	return m.pending[0].due - m.now, true
 }
 
 // Step changes what Now returns, forward or back, as somebody who sets the machine's clock does. Timers do not

@@ -10,6 +10,11 @@ var _ Clock = System{}
 // Now implements Clock.
 func (System) Now() time.Time { return time.Now() }
 
+var began = time.Now()
+
+// Monotonic implements Clock.
+func (System) Monotonic() time.Duration { return time.Since(began) }
+
 // NewTimer implements Clock.
 func (System) NewTimer(d time.Duration) Timer { return systemTimer{time.NewTimer(d)} }
 

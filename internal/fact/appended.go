@@ -12,16 +12,17 @@ type Appended struct {
 	RequestID []byte // empty for none
 	Digest    Digest // zero without a request id
 	Base      Offset // of the first record
-	Count     int    // of records, 1 to BatchMax
+	// Cum is how many bytes keys and values of all records of the topic before Base have, of those that are gone, too.
+	Cum   uint64
+	Count int // of records, 1 to BatchMax
 
-	records []byte // the records that Next has not returned yet
-	left    int    // how many they are
+	records records
 }
 
 // AppendAppended appends the encoding of a KindAppended fact to dst. The digest is part of it only when
 // there is a request id. The arguments are within the limits of this package; others are a mistake of the
 // caller.
-func AppendAppended(dst, topic []byte, base Offset, requestID []byte, digest Digest, records []Record) []byte {
+func AppendAppended(dst, topic []byte, base Offset, cum uint64, requestID []byte, digest Digest, records []Record) []byte {
 	if len(records) == 0 || len(records) > BatchMax {
 		panic("BUG: an Appended with a wrong number of records reached the encoder")
 	}
@@ -31,13 +32,10 @@ func AppendAppended(dst, topic []byte, base Offset, requestID []byte, digest Dig
 		dst = append(dst, digest[:]...)
 	}
 	dst = binary.AppendUvarint(dst, uint64(base))
+	dst = binary.AppendUvarint(dst, cum)
 	dst = binary.AppendUvarint(dst, uint64(len(records)))
 	for i := range records {
-		r := &records[i]
-		dst = binary.AppendUvarint(dst, uint64(len(r.Key)))
-		dst = binary.AppendUvarint(dst, uint64(len(r.Value)))
-		dst = append(dst, r.Key...)
-		dst = append(dst, r.Value...)
+		dst = appendRecord(dst, &records[i])
 	}
 	return dst
 }
@@ -52,48 +50,31 @@ func DecodeAppended(p []byte) (Appended, error) {
 	if len(a.RequestID) > 0 {
 		copy(a.Digest[:], c.bytes(uint64(len(a.Digest)), "digest"))
 	}
-	a.Base = Offset(c.uvarint(OffsetMax-BatchMax, "base offset"))
-	a.Count = int(c.uvarint(BatchMax, "count of records"))
-	if a.Count == 0 {
-		c.fail("count of records")
-	}
+	a.Base, a.Cum, a.Count = c.stretch()
 	if c.bad != "" {
 		return Appended{}, c.err("appended")
 	}
-	a.records, a.left = c.rest, a.Count
+	a.records = records{rest: c.rest, left: a.Count}
 	return a, nil
 }
 
 // Next returns the next record, and false after the last one. The slices of the record alias the payload.
 // An error is final: it comes again at each further call.
 func (a *Appended) Next() (Record, bool, error) {
-	if a.left == 0 {
-		return Record{}, false, nil
-	}
-	c := cursor{rest: a.records}
-	keyLen := c.uvarint(MessageMax, "length of a key")
-	valueLen := c.uvarint(MessageMax-keyLen, "length of a value")
-	key := c.bytes(keyLen, "key")
-	value := c.bytes(valueLen, "value")
-	if a.left == 1 {
-		c.end()
-	}
-	if c.bad != "" {
-		return Record{}, false, c.err("appended")
-	}
-	a.records = c.rest
-	a.left--
-	return Record{Key: key, Value: value}, true, nil
+	r, ok, err := a.records.next()
+	return r.Record, ok, err
 }
 
 // Validate checks the records that Next has not returned yet, and leaves Next where it is.
 func (a *Appended) Validate() error {
-	rest := *a
-	for {
-		if _, ok, err := rest.Next(); err != nil || !ok {
-			return err
-		}
-	}
+	_, _, err := a.records.walk()
+	return err
+}
+
+// Size checks the records that Next has not returned yet, and returns the bytes of their keys and values.
+func (a *Appended) Size() (uint64, error) {
+	size, _, err := a.records.walk()
+	return size, err
 }
 
 // DigestOf computes the digest of records. The lengths are part of it, so that no two different lists of

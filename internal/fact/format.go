@@ -12,6 +12,16 @@ import (
 // sums of an offset and a count cannot wrap.
 const OffsetMax = 1<<63 - 1
 
+// CumMax is the highest sum of bytes of all records of a topic. An Appended or a Kept begins so far below it that
+// adding its records cannot exceed it.
+const CumMax = 1<<63 - 1
+
+// TimeMaxMS is the latest time that an entry or a record can have: 48 bits of milliseconds, the year 10889.
+const TimeMaxMS = 1<<48 - 1
+
+// LimitCodeMax is the highest code of a Limit.
+const LimitCodeMax = OffsetMax + 1
+
 // WindowMaxMS is the longest window of request ids in milliseconds: 100 years.
 const WindowMaxMS = 100 * 365 * 24 * 3600 * 1000
 
@@ -90,6 +100,17 @@ func (c *cursor) uvarint(limit uint64, what string) uint64 {
 	}
 	c.rest = c.rest[n:]
 	return v
+}
+
+// stretch takes what stands before the records of an Appended and of a Kept.
+func (c *cursor) stretch() (base Offset, cum uint64, count int) {
+	base = Offset(c.uvarint(OffsetMax-BatchMax, "base offset"))
+	cum = c.uvarint(CumMax-BatchMax*MessageMax, "bytes before it")
+	count = int(c.uvarint(BatchMax, "count of records"))
+	if count == 0 {
+		c.fail("count of records")
+	}
+	return base, cum, count
 }
 
 // appendName appends a name, which is never empty.

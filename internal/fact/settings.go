@@ -28,3 +28,10 @@ func DecodeMarker(p []byte) error {
 	c.end()
 	return c.err("marker")
 }
+
+// DecodeChecked checks that a KindChecked entry carries nothing.
+func DecodeChecked(p []byte) error {
+	c := cursor{rest: p}
+	c.end()
+	return c.err("checked")
+}

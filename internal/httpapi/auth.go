@@ -5,21 +5,30 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 
+	"example.com/mq/api"
 	"github.com/valyala/fasthttp"
 )
 
 // tokens holds the sums of the configured tokens. The sums have one length, so comparing them tells nothing
 // about the tokens, not even how long they are.
 type tokens struct {
-	client, admin       [sha256.Size]byte
-	hasClient, hasAdmin bool
+	client, admin, peer, raft [sha256.Size]byte
+	hasClient, hasAdmin       bool
 }
 
-func newTokens(client, admin string) tokens {
-	return tokens{
+func newTokens(cfg *Config) tokens {
+	client, admin := cfg.ClientToken, cfg.AdminToken
+	t := tokens{
 		client: sha256.Sum256([]byte(client)), hasClient: client != "",
 		admin: sha256.Sum256([]byte(admin)), hasAdmin: admin != "",
 	}
+	if cfg.Replication != nil {
+		t.peer = sha256.Sum256([]byte(cfg.Replication.Token))
+	}
+	if cfg.Raft != nil {
+		t.raft = sha256.Sum256([]byte(cfg.Raft.Token))
+	}
+	return t
 }
 
 // check returns why the request may not use a route of the scope, or refuseNone.
@@ -29,6 +38,10 @@ func (t *tokens) check(sc scope, h *fasthttp.RequestHeader) byte {
 		return refuseNone
 	case sc == scopeAdmin && !t.hasAdmin:
 		return refuseNoAdmin
+	case sc == scopePeer:
+		return checkNode(h.Peek(api.HeaderReplicationToken), &t.peer, refusePeer)
+	case sc == scopeRaft:
+		return checkNode(h.Peek(api.HeaderRaftToken), &t.raft, refuseRaft)
 	}
 	token, ok := bearer(h.Peek("Authorization"))
 	if !ok {
@@ -44,6 +57,15 @@ func (t *tokens) check(sc scope, h *fasthttp.RequestHeader) byte {
 		return refusePermission
 	}
 	return refuseUnauthenticated
+}
+
+// checkNode returns refuseNone for the token whose sum is want, and otherwise for any other. A route of a scope exists
+// only where its token is configured.
+func checkNode(token []byte, want *[sha256.Size]byte, otherwise byte) byte {
+	if sum := sha256.Sum256(token); subtle.ConstantTimeCompare(sum[:], want[:]) == 1 {
+		return refuseNone
+	}
+	return otherwise
 }
 
 // bearer returns the token of an Authorization header. The scheme may be written in any case (RFC 9110).

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"time"
 
 	"example.com/mq/api"
@@ -68,6 +69,8 @@ func (c *call) Close() error {
 	if c.bigOut {
 		putBuffer(c.out)
 		c.out, c.bigOut = nil, false
+	} else if cap(c.out) > keepMax { // what a backup holds, of a log of many segments
+		c.out = nil
 	}
 	if c.outBooked > 0 {
 		c.s.answers.give(c.outBooked)
@@ -172,6 +175,7 @@ func (c *call) fetch() *apiError {
 	}
 	c.fet = broker.Fetch{
 		Topic: c.req.topic, Group: c.req.group, Offset: fact.Offset(c.req.offset), Limit: int(c.req.limit),
+		ByTime: c.req.given.has(fieldFromMS), FromMS: int64(c.req.fromMS),
 		Wait: time.Duration(c.req.waitMS) * time.Millisecond,
 	}
 	// With pipelined requests the answer before may be held back until this one is there.
@@ -227,7 +231,7 @@ func (c *call) groupsCommit() *apiError {
 	next, err := c.s.cfg.Broker.CommitGroup(c.req.topic, c.req.group, fact.Offset(c.req.nextOffset))
 	c.inBroker = false
 	if err != nil {
-		return c.failedAt(err, "next_offset")
+		return c.failedAt(err, "next_offset", fact.Offset(c.req.nextOffset))
 	}
 	c.answer(appendNumber(c.out[:0], `{"next_offset":`, uint64(next)))
 	return nil
@@ -238,7 +242,7 @@ func (c *call) topicsRetain() *apiError {
 	start, err := c.s.cfg.Broker.Retain(c.req.topic, fact.Offset(c.req.startOffset))
 	c.inBroker = false
 	if err != nil {
-		return c.failedAt(err, "start_offset")
+		return c.failedAt(err, "start_offset", fact.Offset(c.req.startOffset))
 	}
 	c.answer(appendNumber(c.out[:0], `{"start_offset":`, uint64(start)))
 	return nil
@@ -273,10 +277,14 @@ func (c *call) failed(err error) *apiError {
 }
 
 // failedAt is failed, for calls in which an offset out of range came from the given field.
-func (c *call) failedAt(err error, field string) *apiError {
+func (c *call) failedAt(err error, field string, off fact.Offset) *apiError {
 	e := c.failed(err)
 	if e.hasRange {
 		e.field = field
+		if e.start <= uint64(off) && uint64(off) <= e.end {
+			e.message = fmt.Sprintf("no record has offset %d: the broker was restored from a backup, or its log was cut, and offsets went on above it; "+
+				"the topic has records from %d on, and ends at %d", off, e.start, e.end)
+		}
 	}
 	return e
 }

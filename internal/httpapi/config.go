@@ -21,6 +21,14 @@ type Broker interface {
 	Fetch(*broker.Fetch, broker.Sink) (broker.Page, error)
 	CommitGroup(topic, group []byte, next fact.Offset) (fact.Offset, error)
 	Retain(topic []byte, start fact.Offset) (fact.Offset, error)
+	ConfigureTopic(*broker.Configure) (broker.Settings, error)
+	DeleteTopic(topic []byte) (end fact.Offset, err error)
+	ListTopics(*broker.List) (page []broker.TopicSummary, more bool, err error)
+	DescribeTopic(topic []byte, groups int) (broker.TopicDescription, error)
+	ListGroups(*broker.List) (page []broker.GroupState, more bool, err error)
+	DescribeGroup(topic, group []byte) (broker.GroupState, error)
+	DeleteGroup(topic, group []byte) (next fact.Offset, err error)
+	SeekGroup(*broker.Seek) (broker.Sought, error)
 	Snapshot() (entry.Index, error)
 }
 
@@ -47,6 +55,20 @@ type Config struct {
 	// encoding/json can write. Default: always ready.
 	Ready func() (ok bool, detail any)
 
+	// Verbose gives all that is known of the node, for /readyz?verbose, which needs the client token where there is one.
+	// Default: what Ready gives.
+	Verbose func() any
+
+	// Replication serves another node. Default: the paths for it do not exist.
+	Replication *Replication
+
+	// Raft serves the other nodes of a cluster. Default: the paths for them do not exist.
+	Raft *Raft
+
+	// MayAnswer, if not nil, is asked right before the bytes of an answer "done" to a write go out. When it says no, the
+	// connection is closed instead: another node may lead, and this one must not acknowledge anything.
+	MayAnswer func() bool
+
 	// Metrics serves /metrics. Default: the path does not exist.
 	Metrics http.Handler
 
@@ -57,7 +79,8 @@ type Config struct {
 	// return what they have. Without it they notice within about a second.
 	EndWaits func()
 
-	// ConnectionsMax is how many connections may be open at once; more are answered 503 and closed.
+	// ConnectionsMax is how many connections of clients may be open at once; more are answered 503 and closed. Those
+	// that became streams do not count, and where Replication or Raft is served, other nodes get in beyond it.
 	// Default: 16384.
 	ConnectionsMax int
 
@@ -82,8 +105,8 @@ type Config struct {
 	// within 5 s is answered 503. Default: 64 MiB.
 	AnswerBudgetBytes int64
 
-	// Fatal is called with what the Broker panicked with, after it was logged. Locks of the Broker may be
-	// held for ever then, so it must end the process. Default: it panics again, which does.
+	// Fatal is called with what the Broker, or a stream, panicked with, after it was logged. Locks of the Broker
+	// may be held for ever then, so it must end the process. Default: it panics again, which does.
 	Fatal func(any)
 }
 
@@ -91,6 +114,16 @@ type Config struct {
 func (c *Config) validate() error {
 	if c.Broker == nil || c.Logger == nil {
 		return errors.New("httpapi: Broker and Logger are required")
+	}
+	if c.Replication != nil {
+		if err := c.Replication.validate(); err != nil {
+			return err
+		}
+	}
+	if c.Raft != nil {
+		if err := c.Raft.validate(); err != nil {
+			return err
+		}
 	}
 	if c.Ready == nil {
 		c.Ready = func() (bool, any) { return true, nil }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -42,7 +43,15 @@ type conn struct {
 	want       time.Time
 	readArmed  time.Time
 	writeArmed time.Time
-	answerSize int // of the last answer to a fetch: the next will likely be as large
+	// acknowledges: what is written next holds an answer "done" to a write: see Config.MayAnswer
+	acknowledges bool
+	answerSize   int  // of the last answer to a fetch: the next will likely be as large
+	handedOver   bool // reads return io.EOF: the connection is a stream's, which reads past this type
+
+	place place // guarded by s.mu: what it counts as
+
+	// deadline is when a connection of the reserve must have shown that it comes from a node; zero for the others.
+	deadline time.Time
 
 	idle   atomic.Bool // waiting for the first byte of a request
 	closed atomic.Bool
@@ -58,6 +67,9 @@ const deadlineSlack = time.Second
 // SetReadDeadline notes the deadline. fasthttp calls it first when it begins to wait for a request, and
 // again when the first byte of it is there.
 func (c *conn) SetReadDeadline(t time.Time) error {
+	if !c.deadline.IsZero() && t.After(c.deadline) {
+		t = c.deadline
+	}
 	c.want = t
 	c.lineStart = c.answered
 	c.deadlines++
@@ -79,6 +91,9 @@ var past = time.Unix(1, 0)
 var errBareLF = errors.New("request line ends in a bare LF")
 
 func (c *conn) Read(p []byte) (int, error) {
+	if c.handedOver {
+		return 0, io.EOF
+	}
 	if c.badLine {
 		return 0, errBareLF // do not wait for the CRLF CRLF that such a client will not send
 	}
@@ -144,8 +159,16 @@ func (c *conn) Write(p []byte) (int, error) {
 		}
 		c.writeArmed = want
 	}
+	if c.acknowledges {
+		c.acknowledges = false
+		if !c.s.cfg.MayAnswer() {
+			return 0, errMayNotAnswer
+		}
+	}
 	return c.Conn.Write(p)
 }
+
+var errMayNotAnswer = errors.New("another node may lead: nothing is acknowledged any more")
 
 // holdsAnswer reports whether the answer before may not have been sent yet. fasthttp sends it unless the whole
 // header of the next request is in its buffer already, that is, unless it gets there without a read. The
@@ -179,9 +202,7 @@ func (c *conn) Close() error {
 		c.drain()
 	}
 	err := c.Conn.Close()
-	c.s.mu.Lock()
-	delete(c.s.conns, c)
-	c.s.mu.Unlock()
+	c.s.unregister(c)
 	return err
 }
 

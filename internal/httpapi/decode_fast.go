@@ -103,7 +103,7 @@ func (s *scanner) number() (uint64, bool) {
 // has decoded everything; if not, req holds anything.
 func decodeFast(body []byte, sh *shape, arena []byte, req *request) bool {
 	s := scanner{b: body}
-	req.limit = api.LimitDefault
+	req.limit, req.to = api.LimitDefault, transferAny
 	if len(body) == 0 {
 		return sh.emptyBody
 	}
@@ -111,6 +111,7 @@ func decodeFast(body []byte, sh *shape, arena []byte, req *request) bool {
 	if !ok {
 		return false
 	}
+	req.given = seen
 	if seen.has(fieldValue) {
 		req.records = req.store[:1]
 	}
@@ -124,7 +125,7 @@ func (s *scanner) object(sh *shape, arena []byte, req *request, rec *fact.Record
 		return 0, arena, false
 	}
 	if s.take('}') {
-		return 0, arena, sh.required == 0
+		return 0, arena, sh.required|sh.oneOf == 0
 	}
 	rec.Key, rec.Value = nil, nil
 	for {
@@ -168,6 +169,9 @@ func (s *scanner) object(sh *shape, arena []byte, req *request, rec *fact.Record
 		if !s.take('}') {
 			return 0, arena, false
 		}
+		if one := seen & sh.oneOf; sh.oneOf != 0 && (one == 0 || one&(one-1) != 0) {
+			return 0, arena, false
+		}
 		return seen, arena, seen&sh.required == sh.required && len(rec.Key)+len(rec.Value) <= api.MessageMax
 	}
 }
@@ -190,7 +194,7 @@ func (s *scanner) messages(arena []byte, req *request) (rest []byte, ok bool) {
 	return arena, false
 }
 
-// fieldOf returns the field of a name, or fieldCount.
+// fieldOf returns the field of a name, or fieldCount for those that this decoder does not know.
 func fieldOf(name []byte) field {
 	switch string(name) {
 	case "topic":
@@ -207,6 +211,8 @@ func fieldOf(name []byte) field {
 		return fieldMessages
 	case "offset":
 		return fieldOffset
+	case "from_ms":
+		return fieldFromMS
 	case "next_offset":
 		return fieldNextOffset
 	case "start_offset":
@@ -215,6 +221,8 @@ func fieldOf(name []byte) field {
 		return fieldLimit
 	case "wait_ms":
 		return fieldWaitMS
+	case "to":
+		return fieldTo
 	}
 	return fieldCount
 }

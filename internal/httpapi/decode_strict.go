@@ -39,7 +39,7 @@ func decodeStrict(body []byte, sh *shape, arena []byte, req *request) *apiError 
 			putBuffer(s.scratch)
 		}
 	}()
-	req.limit = api.LimitDefault
+	req.limit, req.to = api.LimitDefault, transferAny
 	kind := s.d.PeekKind()
 	if kind == 0 {
 		if _, err := s.d.ReadToken(); err != io.EOF {
@@ -81,15 +81,18 @@ func (s *strictDecoder) object(prefix string, sh *shape, rec *fact.Record) (seen
 			return 0, s.syntax(strings.TrimSuffix(prefix, "."), err)
 		}
 		name := objectName(raw)
-		f := fieldOf([]byte(name))
+		f := sh.field(name)
 		full := prefix + clip(name)
 		switch {
-		case f == fieldCount || !sh.allowed.has(f):
+		case f == fieldCount:
 			return 0, invalid(full, "there is no field %q here; the fields are %s", full, sh.allowed)
 		case seen.has(f):
 			return 0, invalid(full, "field %q is repeated", full)
 		}
 		seen |= 1 << f
+		if prefix == "" {
+			s.req.given = seen // at once, so that reset knows what may be set, whatever comes
+		}
 		if bad := s.field(full, f, rec); bad != nil {
 			return 0, bad
 		}
@@ -102,12 +105,47 @@ func (s *strictDecoder) object(prefix string, sh *shape, rec *fact.Record) (seen
 			return 0, invalid(prefix+fieldNames[f], "field %q is required", prefix+fieldNames[f])
 		}
 	}
+	if bad := sh.checkOneOf(prefix, seen); bad != nil {
+		return 0, bad
+	}
 	if len(rec.Key)+len(rec.Value) > api.MessageMax {
 		return 0, &apiError{status: 413, code: api.CodeTooLarge, field: prefix + "value",
 			message: fmt.Sprintf("key and value of a record must not exceed %d bytes together, and have %d",
 				api.MessageMax, len(rec.Key)+len(rec.Value))}
 	}
 	return seen, nil
+}
+
+// field returns the field of a name in this shape, or fieldCount.
+func (sh *shape) field(name string) field {
+	for f := range fieldCount {
+		if sh.allowed.has(f) && fieldNames[f] == name {
+			return f
+		}
+	}
+	return fieldCount
+}
+
+// checkOneOf checks that a request has exactly one of the fields of which it must. The answer names the first of them when
+// it has none, else the second that it has.
+func (sh *shape) checkOneOf(prefix string, seen fields) *apiError {
+	given := seen & sh.oneOf
+	if sh.oneOf == 0 || given.count() == 1 {
+		return nil
+	}
+	before := ""
+	for f := range fieldCount {
+		full := prefix + fieldNames[f]
+		switch {
+		case given == 0 && sh.oneOf.has(f):
+			return invalid(full, "field %q is required, or another one of %s", full, sh.oneOf)
+		case given.has(f) && before != "":
+			return invalid(full, "fields %q and %q exclude each other: send exactly one of %s", before, full, sh.oneOf)
+		case given.has(f):
+			before = full
+		}
+	}
+	return nil
 }
 
 // objectName returns the name of a field as text, or its beginning if it is longer than any that we know.
@@ -122,8 +160,12 @@ func objectName(raw jsontext.Value) string {
 // field decodes the value of f.
 func (s *strictDecoder) field(full string, f field, rec *fact.Record) (bad *apiError) {
 	switch f {
-	case fieldTopic, fieldGroup, fieldRequestID:
+	case fieldTopic, fieldGroup, fieldRequestID, fieldPrefix, fieldCursor, fieldBackup:
 		*s.req.name(f), bad = s.name(full, f)
+	case fieldSeekTo:
+		*s.req.name(f), bad = s.word(full, api.SeekStart, api.SeekEnd)
+	case fieldReset, fieldDryRun:
+		*s.req.flag(f), bad = s.boolean(full)
 	case fieldKey:
 		rec.Key, bad = s.base64(full)
 	case fieldValue:
@@ -165,23 +207,51 @@ func (s *strictDecoder) text(full string, max int, tooLong func() *apiError) ([]
 }
 
 func (s *strictDecoder) name(full string, f field) ([]byte, *apiError) {
-	t, bad := s.text(full, 2+6*api.NameMax, func() *apiError {
-		return invalid(full, "field %q must not exceed %d bytes", full, api.NameMax)
+	most := api.NameMax
+	if f == fieldCursor {
+		most = api.CursorMax
+	}
+	t, bad := s.text(full, 2+6*most, func() *apiError {
+		return invalid(full, "field %q must not exceed %d bytes", full, most)
 	})
 	switch {
 	case bad != nil:
 		return nil, bad
-	case len(t) == 0:
-		if f == fieldRequestID {
+	case len(t) == 0 && f != fieldPrefix:
+		if f == fieldRequestID || f == fieldCursor {
 			return nil, invalid(full, "field %q must not be empty; leave it out instead", full)
 		}
 		return nil, invalid(full, "field %q must not be empty", full)
-	case len(t) > api.NameMax:
-		return nil, invalid(full, "field %q must not exceed %d bytes, and has %d", full, api.NameMax, len(t))
+	case len(t) > most:
+		return nil, invalid(full, "field %q must not exceed %d bytes, and has %d", full, most, len(t))
 	case f != fieldRequestID && hasControl(t):
 		return nil, invalid(full, "field %q must not have control characters", full)
 	}
 	return bytes.Clone(t), nil
+}
+
+// word reads one of two words.
+func (s *strictDecoder) word(full, one, other string) ([]byte, *apiError) {
+	wrong := func() *apiError { return invalid(full, "field %q must be %q or %q", full, one, other) }
+	t, bad := s.text(full, 2+6*max(len(one), len(other)), wrong)
+	if bad != nil {
+		return nil, bad
+	}
+	if string(t) != one && string(t) != other {
+		return nil, wrong()
+	}
+	return bytes.Clone(t), nil
+}
+
+func (s *strictDecoder) boolean(full string) (bool, *apiError) {
+	if k := s.d.PeekKind(); k != 't' && k != 'f' && k != 0 {
+		return false, invalid(full, "field %q must be true or false, not %s", full, kindName(k))
+	}
+	token, err := s.d.ReadToken()
+	if err != nil {
+		return false, s.syntax(full, err)
+	}
+	return token.Bool(), nil
 }
 
 func (s *strictDecoder) base64(full string) ([]byte, *apiError) {
@@ -213,14 +283,23 @@ func (s *strictDecoder) base64(full string) ([]byte, *apiError) {
 }
 
 func (s *strictDecoder) number(full string, f field) *apiError {
-	if k := s.d.PeekKind(); k != '0' && k != 0 {
-		return invalid(full, "field %q must be a number, not %s", full, kindName(k))
+	kind := s.d.PeekKind()
+	switch {
+	case kind == '0', kind == 0, kind == 'n' && f.nullable():
+	case f.nullable():
+		return invalid(full, "field %q must be a number, or null for no limit, not %s", full, kindName(kind))
+	default:
+		return invalid(full, "field %q must be a number, not %s", full, kindName(kind))
 	}
 	raw, err := s.d.ReadValue()
 	if err != nil {
 		return s.syntax(full, err)
 	}
 	dst, low, high := s.req.number(f)
+	if kind == 'n' {
+		*dst = 0
+		return nil
+	}
 	n := uint64(0)
 	for _, c := range raw {
 		switch {

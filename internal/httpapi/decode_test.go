@@ -3,7 +3,9 @@ package httpapi
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,6 +23,19 @@ var shapes = map[string]*shape{
 	api.PathGroupsCommit: &shapeGroupsCommit,
 	api.PathTopicsRetain: &shapeTopicsRetain,
 	api.PathSnapshot:     &shapeSnapshot,
+
+	api.PathTopicsConfigure: &shapeTopicsConfigure,
+	api.PathTopicsList:      &shapeTopicsList,
+	api.PathTopicsDescribe:  &shapeTopic,
+	api.PathTopicsDelete:    &shapeTopic,
+	api.PathGroupsList:      &shapeGroupsList,
+	api.PathGroupsDescribe:  &shapeGroup,
+	api.PathGroupsDelete:    &shapeGroup,
+	api.PathGroupsSeek:      &shapeGroupsSeek,
+
+	api.PathBackupBegin: &shapeBackupBegin,
+	api.PathBackupRead:  &shapeBackupRead,
+	api.PathBackupEnd:   &shapeBackupEnd,
 }
 
 func newArena(body []byte) []byte { return make([]byte, 0, len(body)/4*3+arenaSlack) }
@@ -28,8 +43,8 @@ func newArena(body []byte) []byte { return make([]byte, 0, len(body)/4*3+arenaSl
 // text shows a request for comparison.
 func (r *request) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "topic %q group %q id %q offset %d next %d start %d limit %d wait %d",
-		r.topic, r.group, r.requestID, r.offset, r.nextOffset, r.startOffset, r.limit, r.waitMS)
+	fmt.Fprintf(&b, "given %v topic %q group %q id %q offset %d from %d next %d start %d limit %d wait %d rare %q",
+		r.given, r.topic, r.group, r.requestID, r.offset, r.fromMS, r.nextOffset, r.startOffset, r.limit, r.waitMS, fmt.Sprint(r.rare))
 	for _, rec := range r.records {
 		fmt.Fprintf(&b, "\n%q = %q", rec.Key, rec.Value)
 	}
@@ -120,6 +135,7 @@ func TestFastDecoderIsUsed(t *testing.T) {
 		api.PathTopicsRetain: {goodBodies[api.PathTopicsRetain]},
 		api.PathSnapshot:     {``, `{}`},
 	}
+	bodies[api.PathFetch] = append(bodies[api.PathFetch], `{"topic":"t","from_ms":1700000000000}`)
 	for path, list := range bodies {
 		for _, body := range list {
 			var req request
@@ -185,10 +201,16 @@ func TestRequestReset(t *testing.T) {
 		api.PathGroupsFetch:  `{"group":"g","topic":"t","limit":4,"wait_ms":5}`,
 		api.PathGroupsCommit: `{"group":"g","topic":"t","next_offset":3}`,
 		api.PathTopicsRetain: `{"topic":"t","start_offset":3}`,
+
+		api.PathTopicsConfigure: `{"topic":"t","retention_ms":1,"retention_bytes":2,"retention_records":3,"reset":true}`,
+		api.PathGroupsList:      `{"topic":"t","prefix":"p","cursor":"Z2cAdA","limit":3}`,
+		api.PathGroupsSeek:      `{"group":"g","topic":"t","time_ms":4,"dry_run":true}`,
+		api.PathBackupRead:      `{"backup":"b","segment":3,"offset":4,"bytes":5}`,
+		api.PathBackupEnd:       `{"backup":"b","x":3}`, // refused half way
 	} {
 		var req request
-		if !decodeFast([]byte(body), shapes[path], newArena([]byte(body)), &req) || req.text() == zero {
-			t.Fatalf("%s: not taken", path)
+		if err := decodeStrict([]byte(body), shapes[path], nil, &req); (err == nil) == strings.Contains(body, `"x"`) || req.text() == zero {
+			t.Fatalf("%s: %v", path, err)
 		}
 		req.reset()
 		if got := req.text(); got != zero {
@@ -198,6 +220,64 @@ func TestRequestReset(t *testing.T) {
 			if r.Key != nil || r.Value != nil {
 				t.Errorf("%s: record %d is left", path, i)
 			}
+		}
+	}
+}
+
+// TestStrictAgreesWithJSON: what the strict decoder takes, encoding/json reads as the same.
+func TestStrictAgreesWithJSON(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(11, 0))
+	pool := []string{
+		`{"group":"g","topic":"t","to":"end","dry_run":true}`, `{"group":"g","topic":"t","time_ms":12,"dry_run":true}`,
+		`{"topic":"t","retention_ms":null,"retention_bytes":22,"retention_records":333,"reset":true}`, `{"prefix":"p","cursor":"dHQ","limit":7}`,
+	}
+	for _, path := range slices.Sorted(maps.Keys(goodBodies)) {
+		pool = append(pool, goodBodies[path])
+	}
+	parts := []string{`"topic"`, `"to"`, `"offset"`, `"time_ms"`, `"from_ms"`, `"start"`, `"end"`, "null", "true", "false", "0", "1", "12", ",", ":", " ", `\u0074`, "{", "}", `"`,
+		`"retention_ms":5,`, `"reset":false,`, `"limit":3,`, `"prefix":"q",`, `"cursor":"dHR0",`, `"dry_run":false,`}
+	taken := map[string]int{}
+	for range 30000 {
+		body := pool[rnd.IntN(len(pool))]
+		for range rnd.IntN(3) {
+			i := rnd.IntN(len(body) + 1)
+			j := i + rnd.IntN(min(len(body)-i, 8)+1)
+			body = body[:i] + parts[rnd.IntN(len(parts))] + body[j:]
+		}
+		for path, sh := range shapes {
+			var req request
+			if decodeStrict([]byte(body), sh, nil, &req) != nil {
+				continue
+			}
+			taken[path]++
+			var want map[string]any
+			if err := json.Unmarshal([]byte(body), &want); err != nil && strings.TrimSpace(body) != "" {
+				t.Fatalf("%s %q: taken, and it is no JSON: %v", path, body, err)
+			}
+			for f := range fieldCount {
+				if !req.given.has(f) || f == fieldKey || f == fieldValue || f == fieldMessages {
+					continue
+				}
+				var got any
+				if flag := req.flag(f); flag != nil {
+					got = *flag
+				} else if name := req.name(f); name != nil {
+					got = string(*name)
+				} else if n, _, _ := req.number(f); *n > 0 || !f.nullable() {
+					got = float64(*n)
+				}
+				if w, ok := want[fieldNames[f]]; !ok || w != got {
+					t.Fatalf("%s %q: %s is %v", path, body, fieldNames[f], got)
+				}
+			}
+			if len(want) != req.given.count() {
+				t.Fatalf("%s %q: %d fields, %v were read", path, body, len(want), req.given)
+			}
+		}
+	}
+	for path := range shapes {
+		if taken[path] < 100 {
+			t.Errorf("%s: only %d bodies were taken", path, taken[path])
 		}
 	}
 }

@@ -2,12 +2,22 @@ package httpapi
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"strconv"
 
 	"example.com/mq/internal/broker"
 	"example.com/mq/internal/fact"
 	asm "github.com/segmentio/asm/base64"
 )
+
+// appendJSON appends v, a value that this process has made.
+func appendJSON(dst []byte, v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: an answer cannot be written as JSON: " + err.Error())
+	}
+	return append(dst, text...)
+}
 
 func appendNumber(dst []byte, head string, n uint64) []byte {
 	return append(strconv.AppendUint(append(dst, head...), n, 10), '}')

@@ -31,6 +31,7 @@ type fakeBroker struct {
 	waits  int           // fetches that wait now
 	fail   error         // what every call answers, if not nil
 	panics bool          // every call panics
+	keeps  bool          // see seed
 	calls  int
 	alive  time.Duration // how often Alive is called
 }
@@ -40,6 +41,8 @@ type fakeTopic struct {
 	records []fakeRecord
 	groups  map[string]uint64
 	ids     map[string]fakeID
+	own     fact.Retention
+	deleted bool
 }
 
 type fakeRecord struct {
@@ -81,6 +84,7 @@ func (f *fakeBroker) Publish(p *broker.Publish) (broker.Published, error) {
 		t = &fakeTopic{groups: map[string]uint64{}, ids: map[string]fakeID{}}
 		f.topics[string(p.Topic)] = t
 	}
+	t.deleted = false
 	var all strings.Builder
 	for _, r := range p.Records {
 		if len(p.RequestID) > 0 {
@@ -113,11 +117,14 @@ func (f *fakeBroker) Fetch(q *broker.Fetch, sink broker.Sink) (broker.Page, erro
 	}
 	end := time.Now().Add(q.Wait)
 	for {
-		t := f.topics[string(q.Topic)]
+		t := f.topic(q.Topic)
 		if t == nil {
 			return broker.Page{}, broker.ErrTopicNotFound
 		}
 		off := uint64(q.Offset)
+		if q.ByTime {
+			off = t.at(q.FromMS)
+		}
 		if len(q.Group) > 0 {
 			off = max(t.groups[string(q.Group)], t.start)
 		}
@@ -157,7 +164,7 @@ func (f *fakeBroker) topicAt(name []byte, off fact.Offset) (*fakeTopic, error) {
 	if err := f.begin(); err != nil {
 		return nil, err
 	}
-	t := f.topics[string(name)]
+	t := f.topic(name)
 	if t == nil {
 		return nil, broker.ErrTopicNotFound
 	}

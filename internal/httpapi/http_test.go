@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"strings"
@@ -49,7 +50,7 @@ func TestQueryIsIgnored(t *testing.T) {
 }
 
 func TestMethods(t *testing.T) {
-	s := start(t, func(c *Config) { c.Metrics = http.NotFoundHandler() })
+	s := start(t, withStream(nil), withRaft(nil), func(c *Config) { c.Metrics = http.NotFoundHandler() })
 	for path, r := range s.routes {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "post", "PRI", "QUERY", "X"} {
 			c := s.dial()
@@ -84,22 +85,42 @@ func TestTokens(t *testing.T) {
 		"none": "", "client": "Bearer " + client, "admin": "Bearer " + admin, "lower": "bearer " + client, "upper": "BEARER " + admin,
 		"wrong": "Bearer nope", "empty": "Bearer ", "bare": client, "basic": "Basic " + client, "prefix": "Bearer " + client[:5],
 		"longer": "Bearer " + client + "x", "spaced": "Bearer  " + client, "bearer only": "Bearer", "two": "Bearer " + client + " " + admin,
+		"peer": "Bearer " + peerToken,
 	}
+	peer := map[string]string{
+		"none": "", "right": peerToken, "wrong": "nope", "client": client, "admin": admin, "prefix": peerToken[:5], "longer": peerToken + "x",
+		"bearer": "Bearer " + peerToken, "case": strings.ToUpper(peerToken), "other's": raftToken,
+	}
+	// raft gives the values of peer for the routes of a cluster.
+	raft := strings.NewReplacer(peerToken, raftToken, raftToken, peerToken, strings.ToUpper(peerToken), strings.ToUpper(raftToken), peerToken[:5], raftToken[:5])
 	isClient := map[string]bool{"client": true, "lower": true, "spaced": true}
 	isAdmin := map[string]bool{"admin": true, "upper": true}
 	for _, config := range []struct{ client, admin string }{{"", ""}, {client, ""}, {"", admin}, {client, admin}} {
-		s := start(t, func(c *Config) {
+		s := start(t, withStream(nil), withRaft(nil), func(c *Config) {
 			c.ClientToken, c.AdminToken = config.client, config.admin
 			c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "m 1\n") })
 		})
-		s.post(api.PathPublish, goodBodies[api.PathPublish], "Authorization", "Bearer "+client)
+		s.fake.seed()
 		for path, r := range s.routes {
-			for kind, value := range auth {
+			// Each kind of token in its own header, together with each kind in the other one where that matters.
+			for both := range pairs(auth, peer) {
+				kind, value, peerKind, peerValue := both[0], auth[both[0]], both[1], peer[both[1]]
+				if !r.scope.isNode() && peerKind != "none" && peerKind != "right" {
+					continue
+				}
+				peerHeader, otherHeader := api.HeaderReplicationToken, api.HeaderRaftToken
+				if r.scope == scopeRaft {
+					peerHeader, otherHeader, peerValue = otherHeader, peerHeader, raft.Replace(peerValue)
+				}
 				asClient := isClient[kind] && config.client != ""
 				asAdmin := isAdmin[kind] && config.admin != ""
 				want := 200
 				switch {
-				case r.scope == scopeOpen, r.scope == scopeClient && config.client == "":
+				case r.scope.isNode() && peerKind != "right":
+					want = 401
+				case path == api.PathReplicationStream, path == api.PathRaftStream:
+					want = 400 // it does not ask for an upgrade
+				case r.scope.isNode(), r.scope == scopeOpen, r.scope == scopeClient && config.client == "":
 				case r.scope == scopeClient && !asClient && !asAdmin:
 					want = 401
 				case r.scope == scopeAdmin && config.admin == "":
@@ -115,12 +136,18 @@ func TestTokens(t *testing.T) {
 				}
 				var headers []string
 				if value != "" {
-					headers = []string{"Authorization", value}
+					headers = append(headers, "Authorization", value)
+				}
+				if peerValue != "" {
+					headers = append(headers, peerHeader, peerValue)
+				}
+				if r.scope.isNode() && peerKind != "right" { // the right one in the wrong place
+					headers = append(headers, otherHeader, raft.Replace(peer["right"]))
 				}
 				a := s.do(method, path, goodBodies[path], headers...)
-				code := map[int]string{200: "", 401: "unauthenticated", 403: "permission_denied"}[want]
+				code := map[int]string{200: "", 400: "invalid_argument", 401: "unauthenticated", 403: "permission_denied"}[want]
 				if a.status != want || a.code() != code {
-					t.Errorf("client %q admin %q, %s %s: %d %s, want %d", config.client, config.admin, path, kind, a.status, a.body, want)
+					t.Errorf("client %q admin %q, %s %s/%s: %d %s, want %d", config.client, config.admin, path, kind, peerKind, a.status, a.body, want)
 				}
 				if strings.Contains(a.body, "canary") || strings.Contains(fmt.Sprint(a.header), "canary") {
 					t.Errorf("%s %s: a token is in the answer", path, kind)
@@ -129,6 +156,19 @@ func TestTokens(t *testing.T) {
 		}
 		if strings.Contains(s.log.String(), "canary") {
 			t.Errorf("a token is in the log: %s", s.log)
+		}
+	}
+}
+
+// pairs ranges over all pairs of a key of a and a key of b.
+func pairs(a, b map[string]string) iter.Seq[[2]string] {
+	return func(yield func([2]string) bool) {
+		for x := range a {
+			for y := range b {
+				if !yield([2]string{x, y}) {
+					return
+				}
+			}
 		}
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"syscall"
 	"time"
-
-	"example.com/mq/api"
 )
 
 // listener hands out connections as *conn, in TLS where that is configured. It outlives what the operating
@@ -50,20 +48,15 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // admit registers the connection, or refuses it and returns nil.
 func (l *listener) admit(raw net.Conn) *conn {
-	full := false
-	var c *conn
-	l.s.mu.Lock()
-	if full = len(l.s.conns) >= l.s.cfg.ConnectionsMax; !full {
-		outer := raw
-		if l.s.cfg.TLS != nil {
-			outer = tls.Server(raw, l.s.cfg.TLS)
-		}
-		c = newConn(l.s, outer, raw)
-		l.s.conns[c] = struct{}{}
+	outer := raw
+	if l.s.cfg.TLS != nil {
+		outer = tls.Server(raw, l.s.cfg.TLS)
 	}
-	l.s.mu.Unlock()
-	if full {
+	c := newConn(l.s, outer, raw)
+	if !l.s.register(c) {
 		l.warn("too many connections", "limit", l.s.cfg.ConnectionsMax)
+	}
+	if c.place == placeNone {
 		l.refuse(raw)
 		return nil
 	}
@@ -75,8 +68,7 @@ func (l *listener) admit(raw net.Conn) *conn {
 }
 
 var refusal = func() []byte {
-	body := appendError(nil, &apiError{status: 503, code: api.CodeUnavailable,
-		message: "too many connections are open: close some, or try again later"})
+	body := appendError(nil, errManyConnections)
 	head := "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n" +
 		"Connection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	return append([]byte(head), body...)

@@ -45,6 +45,29 @@ func TestHealthAndReady(t *testing.T) {
 	}
 }
 
+// TestVerbose: /readyz tells all that is known to those who may make calls, and only when it is asked for that.
+func TestVerbose(t *testing.T) {
+	for _, token := range []string{"", "c"} {
+		s := start(t, func(c *Config) {
+			c.ClientToken = token
+			c.Ready = func() (bool, any) { return true, "short" }
+			c.Verbose = func() any { return map[string]string{"damage": "of topic t"} }
+		})
+		const short, long = `{"status":"ready","detail":"short"}`, `{"status":"ready","detail":{"damage":"of topic t"}}`
+		for query, want := range map[string]string{"": short, "?": short, "?x=verbose": short, "?verbose": long, "?verbose=1": long} {
+			if a := s.do("GET", api.PathReady+query, "", "Authorization", "Bearer c"); a.status != 200 || a.body != want {
+				t.Errorf("token %q, %s: %d %s", token, query, a.status, a.body)
+			}
+		}
+		for _, headers := range [][]string{nil, {"Authorization", "Bearer wrong"}} {
+			a := s.do("GET", api.PathReady+"?verbose", "", headers...)
+			if a.status != 200 || strings.Contains(a.body, "topic t") != (token == "") {
+				t.Errorf("token %q, %q: %d %s", token, headers, a.status, a.body)
+			}
+		}
+	}
+}
+
 // TestPlainBodies: a body that nobody reads does not confuse the connection.
 func TestPlainBodies(t *testing.T) {
 	s := start(t)

@@ -28,6 +28,8 @@ const (
 	refuseUnauthenticated
 	refusePermission
 	refuseNoAdmin
+	refusePeer
+	refuseRaft
 	refuseSize
 	refuseSizeSmall
 
@@ -59,6 +61,10 @@ var refusals = [...]*apiError{
 		message: "this call needs the admin token; a client token does not allow it"},
 	refuseNoAdmin: {status: 403, code: api.CodePermissionDenied,
 		message: "this call needs an admin token, and the server was started without one"},
+	refusePeer: {status: 401, code: api.CodeUnauthenticated, challenge: api.HeaderReplicationToken,
+		message: "the replication token is needed: send the header \"" + api.HeaderReplicationToken + ": TOKEN\""},
+	refuseRaft: {status: 401, code: api.CodeUnauthenticated, challenge: api.HeaderRaftToken,
+		message: "the token of the cluster is needed: send the header \"" + api.HeaderRaftToken + ": TOKEN\""},
 	refuseSize:      errBodyTooLarge,
 	refuseSizeSmall: errBodyNotSmall,
 }

@@ -6,7 +6,8 @@
 // It guarantees: nothing of a body is kept in memory before path, method, token and size are in order; what
 // the Broker gets is exactly what was sent; every error is the contract's JSON; bodies and answers share
 // bounded memory. A panic in its own code costs one connection; one that comes out of the Broker ends the
-// process, because the Broker may have been left with its locks held.
+// process, because the Broker may have been left with its locks held. Another node can have its connection
+// switched to a stream, which is handed over as it is.
 // It never logs a token or a body, and never follows what a name says.
 //
 // Each connection has one goroutine, which calls the Broker directly. The next stop of a publish: package
@@ -41,7 +42,8 @@ type Server struct {
 
 	mu    sync.Mutex
 	ln    net.Listener
-	conns map[*conn]struct{} // open connections
+	conns map[*conn]struct{} // open connections, streams among them
+	count places
 }
 
 // New returns a server that does not serve yet.
@@ -51,7 +53,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg:     cfg,
-		tokens:  newTokens(cfg.ClientToken, cfg.AdminToken),
+		tokens:  newTokens(&cfg),
 		budget:  newBudget(cfg.BodyBudgetBytes),
 		chunked: newBudget(bodyCharge(bodyMax + 1)),
 		answers: newBudget(cfg.AnswerBudgetBytes),
@@ -67,7 +69,7 @@ func New(cfg Config) (*Server, error) {
 
 		// listener counts connections and answers the ones beyond the limit in the contract's form; this
 		// limit must never be the one that is hit.
-		Concurrency:    2*cfg.ConnectionsMax + 64,
+		Concurrency:    2*cfg.ConnectionsMax + 4*reserveMax + 2*streamsMax,
 		ReadBufferSize: headerMax,
 
 		ReadTimeout:        cfg.HeaderTimeout,
@@ -100,8 +102,9 @@ func (s *Server) Serve(ln net.Listener) error {
 }
 
 // Shutdown ends the service: no new connections; waiting fetches answer with what they have; requests that
-// are under way finish, and their answers close the connection; idle connections are closed. When ctx ends
-// first, what is left is cut off and the error of ctx is returned.
+// are under way finish, and their answers close the connection; idle connections and streams are closed. It
+// returns when all of them have ended. When ctx ends first, what is left is cut off and the error of ctx is
+// returned.
 //
 // fasthttp's own Shutdown is not used: it knows nothing of connections that linger, closes idle ones under
 // the hands of a request that is just arriving, and looks only ten times a second.
@@ -115,6 +118,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.ln.Close() // Serve returns then
 	}
 	for c := range s.conns {
+		if c.place == placeStream {
+			c.raw.Close()
+		}
 		c.wakeIdle()
 	}
 	s.mu.Unlock()
@@ -162,7 +168,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 			writeError(ctx, errInternal)
 			conn.closeAfter(ctx)
 		}
-		if s.stopping.Load() {
+		if s.stopping.Load() && !ctx.Hijacked() {
 			ctx.SetConnectionClose()
 		}
 		conn.answered = true
@@ -174,6 +180,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	r := s.route(ctx.Request.Header.RequestURI())
 	if r != nil {
 		label = r.path
+	}
+	if !conn.deadline.IsZero() && !s.mayStay(ctx, conn, r) {
+		return
 	}
 	if conn.badLine {
 		writeError(ctx, refusals[refuseLineEnd])
@@ -198,6 +207,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	ctx.SetUserValue(callKey, c)
 	if err := c.serve(r); err != nil {
 		writeError(ctx, err)
+	} else if r.write && !c.req.rare.dryRun && s.cfg.MayAnswer != nil {
+		conn.acknowledges = true
 	}
 	if !c.bodyDone {
 		conn.closeAfter(ctx)

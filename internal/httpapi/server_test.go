@@ -8,6 +8,7 @@ import (
 
 	"example.com/mq/api"
 	"example.com/mq/internal/broker"
+	"example.com/mq/internal/fact"
 )
 
 func TestCalls(t *testing.T) {
@@ -88,17 +89,23 @@ func TestAnswersDoNotMix(t *testing.T) {
 // TestBrokerErrors checks the one table from the broker's errors to answers.
 func TestBrokerErrors(t *testing.T) {
 	s := start(t, func(c *Config) { c.AdminToken = "root" })
+	restored := fact.Offset(8)
 	for _, row := range []struct {
 		err    error
 		status int
 		want   string // part of the body
 	}{
 		{broker.ErrTopicNotFound, 404, `"code":"topic_not_found"`},
+		{broker.ErrGroupNotFound, 404, `{"code":"group_not_found","message":"the group has no offset in this topic; its first commit or seek there sets one","field":"group"}`},
 		{broker.ErrStorageFull, 507, `"code":"storage_full"`},
 		{broker.ErrRequestIDConflict, 409, `"code":"request_id_conflict"`},
 		{&broker.UnavailableError{Reason: "no majority"}, 503, `"message":"no majority: nothing was done; try again later"`},
 		{&broker.UnavailableError{Reason: "no majority", Unknown: true}, 503, `"outcome_unknown":true`},
-		{&broker.OffsetGoneError{Start: 7}, 410, `"start_offset":7`},
+		{&broker.NotLeaderError{}, 503, `{"code":"not_leader","message":"this node does not lead`},
+		{&broker.OffsetGoneError{Start: 7}, 410, `"start_offset":7}`},
+		{&broker.OffsetGoneError{Start: 1e12, RestoredEnd: &restored}, 410,
+			`{"code":"offset_gone","message":"the broker was restored from a backup, or its log was cut: records from offset 8 on, ` +
+				`of which a client may have seen some, are lost; go on at 1000000000000","field":"offset","start_offset":1000000000000,"restored_end":8}`},
 		{&broker.OffsetRangeError{Start: 3, End: 9}, 400, `"start_offset":3,"end_offset":9`},
 		{&broker.CorruptError{First: 4, Last: 5, Detail: "segment 1 at 512"}, 500, `"first_offset":4,"last_offset":5`},
 		{errTest, 500, `"code":"internal"`},

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"math/bits"
 	"unicode"
 	"unicode/utf8"
 
@@ -8,7 +9,7 @@ import (
 	"example.com/mq/internal/fact"
 )
 
-// field numbers the fields that requests may have.
+// field numbers the fields that requests may have. Two may have one name, in different calls.
 type field uint8
 
 const (
@@ -19,19 +20,37 @@ const (
 	fieldValue
 	fieldMessages
 	fieldOffset
+	fieldFromMS
 	fieldNextOffset
 	fieldStartOffset
 	fieldLimit
 	fieldWaitMS
+	fieldTo // of a transfer: a number
+
+	// The fast decoder does not know those from here on: the calls that have them are rare.
+	fieldPrefix
+	fieldCursor
+	fieldBackup
+	fieldSeekTo // of a seek: a word
+	fieldTimeMS
+	fieldSegment
+	fieldBytes
+	fieldRetentionMS
+	fieldRetentionBytes
+	fieldRetentionRecords
+	fieldReset
+	fieldDryRun
 	fieldCount
 )
 
 var fieldNames = [fieldCount]string{
-	"topic", "group", "request_id", "key", "value", "messages", "offset", "next_offset", "start_offset", "limit", "wait_ms",
+	"topic", "group", "request_id", "key", "value", "messages", "offset", "from_ms", "next_offset", "start_offset", "limit",
+	"wait_ms", "to", "prefix", "cursor", "backup", "to", "time_ms", "segment", "bytes", "retention_ms", "retention_bytes",
+	"retention_records", "reset", "dry_run",
 }
 
 // fields is a set of fields.
-type fields uint16
+type fields uint32
 
 func setOf(list ...field) (s fields) {
 	for _, f := range list {
@@ -42,11 +61,14 @@ func setOf(list ...field) (s fields) {
 
 func (s fields) has(f field) bool { return s>>f&1 == 1 }
 
+func (s fields) count() int { return bits.OnesCount32(uint32(s)) }
+
 // shape says which fields a request may and must have. Both decoders follow it.
 type shape struct {
 	allowed, required fields
-	emptyBody         bool // an empty body stands for {}
-	records           bool // it carries records: the body may be large
+	oneOf             fields // if there are any: a request has exactly one of them
+	emptyBody         bool   // an empty body stands for {}
+	records           bool   // it carries records: the body may be large
 }
 
 var (
@@ -61,8 +83,9 @@ var (
 		records:  true,
 	}
 	shapeFetch = shape{
-		allowed:  setOf(fieldTopic, fieldOffset, fieldLimit, fieldWaitMS),
-		required: setOf(fieldTopic, fieldOffset),
+		allowed:  setOf(fieldTopic, fieldOffset, fieldFromMS, fieldLimit, fieldWaitMS),
+		required: setOf(fieldTopic),
+		oneOf:    setOf(fieldOffset, fieldFromMS),
 	}
 	shapeGroupsFetch = shape{
 		allowed:  setOf(fieldGroup, fieldTopic, fieldLimit, fieldWaitMS),
@@ -76,7 +99,27 @@ var (
 		allowed:  setOf(fieldTopic, fieldStartOffset),
 		required: setOf(fieldTopic, fieldStartOffset),
 	}
-	shapeSnapshot = shape{emptyBody: true}
+	shapeTopicsConfigure = shape{
+		allowed:  setOf(fieldTopic, fieldRetentionMS, fieldRetentionBytes, fieldRetentionRecords, fieldReset),
+		required: setOf(fieldTopic),
+	}
+	shapeTopicsList = shape{allowed: setOf(fieldPrefix, fieldLimit, fieldCursor), emptyBody: true}
+	shapeTopic      = shape{allowed: setOf(fieldTopic), required: setOf(fieldTopic)}
+	shapeGroupsList = shape{allowed: setOf(fieldTopic, fieldPrefix, fieldLimit, fieldCursor), emptyBody: true}
+	shapeGroup      = shape{allowed: setOf(fieldGroup, fieldTopic), required: setOf(fieldGroup, fieldTopic)}
+	shapeGroupsSeek = shape{
+		allowed:  setOf(fieldGroup, fieldTopic, fieldOffset, fieldTimeMS, fieldSeekTo, fieldDryRun),
+		required: setOf(fieldGroup, fieldTopic),
+		oneOf:    setOf(fieldOffset, fieldTimeMS, fieldSeekTo),
+	}
+	shapeSnapshot    = shape{emptyBody: true}
+	shapeTransfer    = shape{allowed: setOf(fieldTo), emptyBody: true}
+	shapeBackupBegin = shape{emptyBody: true}
+	shapeBackupRead  = shape{
+		allowed:  setOf(fieldBackup, fieldSegment, fieldOffset, fieldBytes),
+		required: setOf(fieldBackup, fieldOffset, fieldBytes),
+	}
+	shapeBackupEnd = shape{allowed: setOf(fieldBackup), required: setOf(fieldBackup)}
 
 	// shapeMessage is that of one element of messages.
 	shapeMessage = shape{allowed: setOf(fieldKey, fieldValue), required: setOf(fieldValue)}
@@ -92,18 +135,32 @@ func (sh *shape) bodyMax() int {
 
 // request is a decoded body. Its slices lie in the body or in the call's memory.
 type request struct {
+	given                           fields // that the body has
 	topic, group, requestID         []byte
 	records                         []fact.Record
 	offset, nextOffset, startOffset uint64
-	limit, waitMS                   uint64
+	fromMS, limit, waitMS, to       uint64
+	rare                            rareFields
 
 	store [api.BatchMax]fact.Record // backs records
+}
+
+// rareFields are those that only the strict decoder knows.
+type rareFields struct {
+	prefix, cursor, backup, seekTo                []byte
+	timeMS, segment, bytes                        uint64
+	retentionMS, retentionBytes, retentionRecords uint64 // 0 for null
+	reset, dryRun                                 bool
 }
 
 func (r *request) reset() {
 	clear(r.store[:len(r.records)])
 	r.topic, r.group, r.requestID, r.records = nil, nil, nil, nil
-	r.offset, r.nextOffset, r.startOffset, r.limit, r.waitMS = 0, 0, 0, 0, 0
+	r.offset, r.nextOffset, r.startOffset, r.fromMS, r.limit, r.waitMS, r.to = 0, 0, 0, 0, 0, 0, 0
+	if r.given >= 1<<fieldPrefix {
+		r.rare = rareFields{}
+	}
+	r.given = 0
 }
 
 // number returns where the number of f goes, and its range.
@@ -119,8 +176,29 @@ func (r *request) number(f field) (dst *uint64, low, high uint64) {
 		return &r.limit, 1, api.LimitMax
 	case fieldWaitMS:
 		return &r.waitMS, 0, api.WaitMSMax
+	case fieldTo:
+		return &r.to, 0, nodeMax
+	case fieldFromMS:
+		return &r.fromMS, 0, api.TimeMSMax
+	case fieldTimeMS:
+		return &r.rare.timeMS, 0, api.TimeMSMax
+	case fieldSegment:
+		return &r.rare.segment, 0, api.OffsetMax
+	case fieldBytes:
+		return &r.rare.bytes, 1, api.BackupReadMax
+	case fieldRetentionMS:
+		return &r.rare.retentionMS, 1, api.OffsetMax
+	case fieldRetentionBytes:
+		return &r.rare.retentionBytes, 1, api.OffsetMax
+	case fieldRetentionRecords:
+		return &r.rare.retentionRecords, 1, api.OffsetMax
 	}
 	return nil, 0, 0
+}
+
+// nullable tells the numbers that may be null, for no limit.
+func (f field) nullable() bool {
+	return f == fieldRetentionMS || f == fieldRetentionBytes || f == fieldRetentionRecords
 }
 
 // name returns where the name of f goes.
@@ -132,6 +210,25 @@ func (r *request) name(f field) *[]byte {
 		return &r.group
 	case fieldRequestID:
 		return &r.requestID
+	case fieldPrefix:
+		return &r.rare.prefix
+	case fieldCursor:
+		return &r.rare.cursor
+	case fieldBackup:
+		return &r.rare.backup
+	case fieldSeekTo:
+		return &r.rare.seekTo
+	}
+	return nil
+}
+
+// flag returns where the boolean of f goes.
+func (r *request) flag(f field) *bool {
+	switch f {
+	case fieldReset:
+		return &r.rare.reset
+	case fieldDryRun:
+		return &r.rare.dryRun
 	}
 	return nil
 }

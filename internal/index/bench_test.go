@@ -86,6 +86,66 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
+// BenchmarkKeep keeps the records of old segments, one at a time. Their topic has 800 places in each of 20 segments,
+// as one has that takes turns with others all the time.
+func BenchmarkKeep(b *testing.B) {
+	const segments, places = 20, 800
+	const records = segments * places * blockRuns
+	m := newFS(b)
+	fresh := func() *Index {
+		x := New(Config{FS: m, LogID: testLog})
+		for s := range segments {
+			p := entry.Position{Segment: entry.Index(s + 1), Length: 64}
+			for i := range places * blockRuns {
+				p.Offset += 128
+				x.Add("t", fact.Offset(s*places*blockRuns+i), 1, p)
+			}
+		}
+		x.Begin(segments + 1)
+		if err := x.Flush(); err != nil {
+			b.Fatal(err)
+		}
+		x.Add("t", records, 1, entry.Position{Segment: segments + 1, Offset: 512, Length: 64})
+		return x
+	}
+	x := fresh()
+	p := entry.Position{Segment: segments + 1, Offset: 512, Length: 64}
+	off := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if off == records {
+			b.StopTimer()
+			x, p.Offset, off = fresh(), 512, 0
+			b.StartTimer()
+		}
+		p.Offset += 128
+		x.Add("t", fact.Offset(off), 1, p)
+		off++
+	}
+}
+
+// BenchmarkLive goes through 10 segments with 10,000 topics in each.
+func BenchmarkLive(b *testing.B) {
+	const segments, topics = 10, 10_000
+	x := New(Config{FS: newFS(b), LogID: testLog})
+	list := names(topics)
+	p := entry.Position{Length: 64}
+	for s := range segments {
+		p.Segment, p.Offset = entry.Index(s+1), 512
+		for _, name := range list {
+			x.Add(name, fact.Offset(s), 1, p)
+			p.Offset += 64
+		}
+	}
+	starts := func(string) fact.Offset { return 1 }
+	b.ReportAllocs()
+	for b.Loop() {
+		if live := x.Live(starts); live[0].Bytes != 0 || live[1].Bytes != 64*topics {
+			b.Fatalf("%+v", live)
+		}
+	}
+}
+
 // BenchmarkLoad loads the index file of a segment with many topics.
 func BenchmarkLoad(b *testing.B) {
 	const topics = 10_000

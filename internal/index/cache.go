@@ -5,7 +5,6 @@ import (
 	"unsafe"
 
 	"example.com/mq/internal/entry"
-	"example.com/mq/internal/fact"
 )
 
 // blockCost is what a cached block takes beside its runs: itself, and its share of the map.
@@ -22,12 +21,12 @@ type cache struct {
 	ring block
 }
 
-// blockKey names a block by what it describes, not by where it is in the file: so a block that was read just
-// before its index file was made anew is still true of the segment, whatever position it had.
+// blockKey names a block by where it is in the index file, so that all places which it serves find it, whatever
+// was taken from them. A segment that is rebuilt is another *segment: a block that was read just before is not
+// found any more.
 type blockKey struct {
-	topic   *topic
-	segment entry.Index
-	first   fact.Offset
+	segment *segment
+	at      uint32
 }
 
 type block struct {
@@ -83,7 +82,7 @@ func (c *cache) dropSegments(gone func(entry.Index) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, b := range c.blocks {
-		if gone(key.segment) {
+		if gone(key.segment.number) {
 			c.remove(b)
 		}
 	}

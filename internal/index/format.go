@@ -12,14 +12,16 @@ import (
 // The bytes of an index file; docs/format/index.md has the diagram. Integers are little-endian.
 const (
 	magic      = "mqidx\x00\x00\x00"
-	version    = 1
+	version    = 2
 	headerSize = 80
 
 	// blockRuns is the most runs in a block: what one read of a cold place decodes. Small enough to read and
 	// decode in microseconds, large enough that the place which memory keeps for it does not count.
 	blockRuns = 512
-	// blockSizeMax is what blockRuns runs take at most: a count, four varints each, the checksum.
-	blockSizeMax = binary.MaxVarintLen64*(1+4*blockRuns) + 4
+	// blockSizeMax is what blockRuns runs take at most: offset and count, three varints each, the checksum.
+	blockSizeMax = binary.MaxVarintLen64*(2+3*blockRuns) + 4
+	// posMax is the highest position of a run: one behind which its length fits.
+	posMax = math.MaxInt64 - math.MaxUint32
 	// fileSizeMax is where places cannot tell the position of a block any more. The index of a segment is
 	// smaller than the segment.
 	fileSizeMax = math.MaxUint32
@@ -105,23 +107,22 @@ func decodeHeader(b []byte, id identity, fileSize int64) (header, error) {
 	return h, nil
 }
 
-// appendBlock encodes runs of a topic for position at of the file. Where the first one starts is in the
-// directory.
+// appendBlock encodes runs of a topic, with consecutive offsets and rising positions, for position at of the file.
 func appendBlock(dst []byte, id identity, topic string, at uint32, runs []run) []byte {
 	start := len(dst)
+	dst = binary.AppendUvarint(dst, uint64(runs[0].first))
 	dst = binary.AppendUvarint(dst, uint64(len(runs)))
-	pos, next := int64(0), runs[0].first
+	pos := int64(0)
 	for _, r := range runs {
 		dst = binary.AppendUvarint(dst, uint64(r.pos-pos))
 		dst = binary.AppendUvarint(dst, uint64(r.size))
-		dst = binary.AppendUvarint(dst, uint64(r.first-next))
 		dst = binary.AppendUvarint(dst, uint64(r.count))
-		pos, next = r.end(), r.last()+1
+		pos = r.end()
 	}
 	return binary.LittleEndian.AppendUint32(dst, id.blockCRC(topic, at, dst[start:]))
 }
 
-// decodeBlock decodes and checks the block b, which p describes.
+// decodeBlock decodes and checks the block b, which p points to: the records of p are all in it, and others may be.
 func decodeBlock(b []byte, id identity, topic string, p place) ([]run, error) {
 	if len(b) < 4 {
 		return nil, corruptf("the block at %d of topic %q is too short", p.at, topic)
@@ -131,29 +132,25 @@ func decodeBlock(b []byte, id identity, topic string, p place) ([]run, error) {
 		return nil, corruptf("wrong checksum of the block at %d of topic %q", p.at, topic)
 	}
 	d := decoder{b: body}
+	next := d.uvarint(0, fact.OffsetMax)
 	n := d.uvarint(1, blockRuns)
 	if d.bad {
 		return nil, corruptf("the block at %d of topic %q has an impossible number of runs", p.at, topic)
 	}
 	runs := make([]run, 0, n)
-	pos, next := int64(0), p.first
+	pos := int64(0)
 	for range n {
 		r := run{
-			pos:  pos + int64(d.uvarint(0, uint64(math.MaxInt64-math.MaxUint32-pos))),
-			size: uint32(d.uvarint(1, math.MaxUint32)),
-		}
-		r.first = next + fact.Offset(d.uvarint(0, uint64(p.last-next)))
-		r.count = uint32(d.uvarint(1, min(uint64(p.last-r.first)+1, math.MaxUint32)))
-		if d.bad {
-			break
+			pos:   pos + int64(d.uvarint(0, uint64(posMax-pos))),
+			first: fact.Offset(next),
+			size:  uint32(d.uvarint(1, math.MaxUint32)),
+			// At 0 records are left, which is below the lower bound, no run fits.
+			count: uint32(d.uvarint(1, min(fact.OffsetMax+1-next, math.MaxUint32))),
 		}
 		runs = append(runs, r)
-		pos, next = r.end(), r.last()+1
-		if pos > math.MaxInt64-math.MaxUint32 || r.last() == p.last {
-			break
-		}
+		pos, next = min(r.end(), posMax), next+uint64(r.count)
 	}
-	if d.bad || len(d.b) > 0 || len(runs) != int(n) || runs[0].first != p.first || runs[n-1].last() != p.last {
+	if d.bad || len(d.b) > 0 || !hold(runs, p) {
 		return nil, corruptf("the block at %d of topic %q contradicts the directory", p.at, topic)
 	}
 	return runs, nil
@@ -204,9 +201,10 @@ func appendDirectory(dst []byte, topics []listed) []byte {
 		next := fact.Offset(0)
 		for _, p := range t.places {
 			dst = binary.AppendUvarint(dst, uint64(p.first-next))
-			dst = binary.AppendUvarint(dst, uint64(p.last-p.first))
+			dst = binary.AppendUvarint(dst, uint64(p.count))
+			dst = binary.AppendUvarint(dst, uint64(p.bytes))
 			dst = binary.AppendUvarint(dst, uint64(p.size))
-			next = p.last + 1
+			next = p.next()
 		}
 	}
 	return dst
@@ -217,7 +215,7 @@ func decodeDirectory(b []byte, id identity, h header) ([]listed, error) {
 	if id.dirCRC(b) != h.dirCRC {
 		return nil, corruptf("wrong checksum of the directory")
 	}
-	if h.topics > len(b)/6 || h.blocks > len(b)/3 { // the least that each takes
+	if h.topics > len(b)/7 || h.blocks > len(b)/4 { // the least that each takes
 		return nil, corruptf("the directory is too short for its %d topics and %d blocks", h.topics, h.blocks)
 	}
 	d := decoder{b: b}
@@ -232,14 +230,15 @@ func decodeDirectory(b []byte, id identity, h header) ([]listed, error) {
 		start, next := len(all), fact.Offset(0)
 		for range d.uvarint(1, uint64(h.blocks-len(all))) {
 			p := place{segment: id.segment, at: uint32(at)}
-			p.first = next + fact.Offset(d.uvarint(0, uint64(math.MaxUint64-1-next)))
-			p.last = p.first + fact.Offset(d.uvarint(0, uint64(math.MaxUint64-1-p.first)))
+			p.first = next + fact.Offset(d.uvarint(0, fact.OffsetMax-uint64(min(next, fact.OffsetMax))))
+			p.count = uint32(d.uvarint(1, min(fact.OffsetMax+1-uint64(p.first), math.MaxUint32)))
+			p.bytes = uint32(d.uvarint(1, math.MaxUint32))
 			p.size = uint32(d.uvarint(1, min(blockSizeMax, uint64(h.dirAt-at))))
 			if d.bad {
 				return nil, corruptf("the directory has an impossible entry")
 			}
 			all = append(all, p)
-			at, next = at+int64(p.size), p.last+1
+			at, next = at+int64(p.size), p.next()
 		}
 		topics = append(topics, listed{name: name, places: all[start:len(all):len(all)]})
 	}

@@ -22,7 +22,8 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 const goldenSegment = 1000
 
-// goldenFrames is a small segment: a topic with three runs, one with a gap, one with a record at a high offset.
+// goldenFrames is a small segment: a topic with three runs, of which older records are kept while it goes on, one
+// with a gap, one with a record at a high offset.
 var goldenFrames = []frame{
 	{"orders", 7, 1, entry.Position{Segment: goldenSegment, Offset: 512, Length: 96}},
 	{"orders", 8, 32, entry.Position{Segment: goldenSegment, Offset: 608, Length: 4096}},
@@ -30,6 +31,10 @@ var goldenFrames = []frame{
 	{"orders", 40, 1, entry.Position{Segment: goldenSegment, Offset: 4768, Length: runBytesMax}},
 	{"orders", 41, 1, entry.Position{Segment: goldenSegment, Offset: 4768 + runBytesMax, Length: 64}},
 	{"payments", 3, 2, entry.Position{Segment: goldenSegment, Offset: 40000, Length: 128}},
+	{"orders", 1, 1, entry.Position{Segment: goldenSegment, Offset: 40128, Length: 72}},
+	{"orders", 2, 3, entry.Position{Segment: goldenSegment, Offset: 40200, Length: 104}},
+	{"orders", 42, 1, entry.Position{Segment: goldenSegment, Offset: 40304, Length: 64}},
+	{"orders", 5, 2, entry.Position{Segment: goldenSegment, Offset: 40368, Length: 80}},
 	{"é/..", 1 << 60, 1, entry.Position{Segment: goldenSegment, Offset: 1 << 33, Length: 1 << 20}},
 }
 
@@ -100,7 +105,7 @@ func loadBytes(t testing.TB, log entry.LogID, segment entry.Index, b []byte) (*I
 
 // TestGolden: the format does not change by accident, in either direction.
 func TestGolden(t *testing.T) {
-	const name = "testdata/v1.idx"
+	const name = "testdata/v2.idx"
 	got := fileOf(t, goldenFrames)
 	if *rewrite {
 		if err := os.WriteFile(name, got, 0o644); err != nil {
@@ -175,7 +180,7 @@ func TestEveryLength(t *testing.T) {
 	}
 }
 
-// TestForeign: a good file that belongs elsewhere is refused, and so is one of a later version.
+// TestForeign: a good file that belongs elsewhere is refused, and so is one of another version.
 func TestForeign(t *testing.T) {
 	file := fileOf(t, goldenFrames)
 	if _, err := loadBytes(t, entry.LogID{9}, goldenSegment, file); !errors.Is(err, ErrCorrupt) {
@@ -184,10 +189,37 @@ func TestForeign(t *testing.T) {
 	if _, err := loadBytes(t, testLog, goldenSegment+1, file); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("another segment's file: error %v, want ErrCorrupt", err)
 	}
-	binary.LittleEndian.PutUint32(file[8:], version+1)
-	reseal(file)
-	if _, err := loadBytes(t, testLog, goldenSegment, file); !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) {
-		t.Errorf("a later version: error %v, want ErrVersion", err)
+	for _, v := range []uint32{0, version - 1, version + 1} {
+		binary.LittleEndian.PutUint32(file[8:], v)
+		reseal(file)
+		if _, err := loadBytes(t, testLog, goldenSegment, file); !errors.Is(err, ErrVersion) || errors.Is(err, ErrCorrupt) {
+			t.Errorf("version %d: error %v, want ErrVersion", v, err)
+		}
+	}
+}
+
+// TestFirstVersion: a file of version 1, as it was written then, is refused as such, and made again.
+func TestFirstVersion(t *testing.T) {
+	old, err := os.ReadFile("testdata/v1.idx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := loadBytes(t, testLog, goldenSegment, old)
+	if !errors.Is(err, ErrVersion) {
+		t.Fatalf("Load: %v, want ErrVersion", err)
+	}
+	err = x.Rebuild(goldenSegment, func(add func(string, fact.Offset, int, entry.Position)) error {
+		for _, f := range goldenFrames {
+			f.addTo(add)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustDo(t, x.Flush)
+	if got := readFile(t, x.cfg.FS, x.path(goldenSegment)); !bytes.Equal(got, fileOf(t, goldenFrames)) {
+		t.Errorf("the file made again differs from one made by Add:\n%x", got)
 	}
 }
 
@@ -199,7 +231,8 @@ func TestSwappedBlocks(t *testing.T) {
 		{"b", 0, 1, entry.Position{Segment: 1, Offset: 576, Length: 64}},
 	}
 	file := fileOf(t, frames)
-	a, b := file[headerSize:headerSize+10], file[headerSize+10:headerSize+20]
+	const size = 10
+	a, b := file[headerSize:headerSize+size], file[headerSize+size:headerSize+2*size]
 	for i := range a {
 		a[i], b[i] = b[i], a[i]
 	}
@@ -247,27 +280,34 @@ func TestContradictions(t *testing.T) {
 		reseal(data)
 		return data
 	}
-	body := uv(1, 512, 64, 0, 5)                                                      // one run: at 512, 64 bytes, 5 records
-	dir := func(vs ...uint64) []byte { return append([]byte("\x01t"), uv(vs...)...) } // blocks; first, span, size
+	body := uv(10, 1, 512, 64, 5)                                                     // from record 10, one run: at 512, 64 bytes, 5 records
+	dir := func(vs ...uint64) []byte { return append([]byte("\x01t"), uv(vs...)...) } // blocks; first, count, bytes, size
 	size := uint64(len(body) + 4)
-	if x, err := loadBytes(t, testLog, 1, build(1, 1, body, dir(1, 10, 4, size))); err != nil {
+	if x, err := loadBytes(t, testLog, 1, build(1, 1, body, dir(1, 10, 5, 64, size))); err != nil {
 		t.Fatalf("the file that the others vary: %v", err)
 	} else if r, err := x.Find([]byte("t"), 12); err != nil || r != (Run{1, 512, 576, 10, 14}) {
 		t.Fatalf("the file that the others vary: %v, %v", r, err)
+	} else if l := x.Live(func(string) fact.Offset { return 0 }); len(l) != 1 || l[0].Bytes != 64 {
+		t.Fatalf("the file that the others vary: %+v", l)
 	}
 	for name, file := range map[string][]byte{
-		"empty name":               build(1, 1, body, append([]byte{0}, uv(1, 10, 4, size, 1, 1)...)),
-		"name past the end":        build(1, 1, body, append([]byte{200}, uv(1, 10, 4, size, 1, 1)...)),
-		"no block":                 build(1, 0, body, dir(0, 10, 4, size)),
-		"more blocks than said":    build(1, 1, body, dir(2, 10, 4, size)),
-		"fewer topics than said":   build(2, 2, body, append(dir(1, 10, 4, size), 0, 0, 0, 0, 0, 0)),
-		"topics out of order":      build(2, 2, body, append(dir(1, 10, 4, size-1), dir(1, 10, 4, 1)...)),
-		"more topics than fit":     build(math.MaxUint32, math.MaxUint32, body, dir(1, 10, 4, size)),
-		"block too short":          build(1, 1, body, dir(1, 10, 4, size-1)),
-		"block past the directory": build(1, 1, body, dir(1, 10, 4, size+1)),
-		"bytes after the last":     build(1, 1, body, append(dir(1, 10, 4, size), 0)),
-		"offset overflow":          build(1, 1, body, dir(1, math.MaxUint64, 0, size)),
-		"span overflow":            build(1, 1, body, dir(1, 10, math.MaxUint64-10, size)),
+		"empty name":               build(1, 1, body, append([]byte{0}, uv(1, 10, 5, 64, size, 1, 1)...)),
+		"name past the end":        build(1, 1, body, append([]byte{200}, uv(1, 10, 5, 64, size, 1, 1)...)),
+		"no block":                 build(1, 0, body, dir(0, 10, 5, 64, size)),
+		"more blocks than said":    build(1, 1, body, dir(2, 10, 5, 64, size)),
+		"fewer topics than said":   build(2, 2, body, append(dir(1, 10, 5, 64, size), 0, 0, 0, 0, 0, 0, 0)),
+		"topics out of order":      build(2, 2, body, append(dir(1, 10, 5, 64, size-1), dir(1, 10, 5, 64, 1)...)),
+		"more topics than fit":     build(math.MaxUint32, math.MaxUint32, body, dir(1, 10, 5, 64, size)),
+		"block too short":          build(1, 1, body, dir(1, 10, 5, 64, size-1)),
+		"block past the directory": build(1, 1, body, dir(1, 10, 5, 64, size+1)),
+		"bytes after the last":     build(1, 1, body, append(dir(1, 10, 5, 64, size), 0)),
+		"offset overflow":          build(1, 1, body, dir(1, fact.OffsetMax+1, 1, 64, size)),
+		"count overflow":           build(1, 1, body, dir(1, fact.OffsetMax, 2, 64, size)),
+		"count too large":          build(1, 1, body, dir(1, 10, math.MaxUint32+1, 64, size)),
+		"second block overflows":   build(1, 2, body, dir(2, fact.OffsetMax, 1, 64, size-1, 0, 1, 64, 1)),
+		"no records":               build(1, 1, body, dir(1, 10, 0, 64, size)),
+		"no bytes":                 build(1, 1, body, dir(1, 10, 5, 0, size)),
+		"bytes too large":          build(1, 1, body, dir(1, 10, 5, math.MaxUint32+1, size)),
 		"long varint":              build(1, 1, body, append([]byte("\x01t"), bytes.Repeat([]byte{0xff}, 11)...)),
 	} {
 		if _, err := loadBytes(t, testLog, 1, file); !errors.Is(err, ErrCorrupt) {
@@ -275,23 +315,25 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	for name, body := range map[string][]byte{
-		"no runs":              uv(0),
-		"too many runs":        uv(blockRuns+1, 512, 64, 0, 5),
-		"fewer runs than said": uv(2, 512, 64, 0, 5),
-		"more runs than said":  uv(1, 512, 64, 0, 5, 0, 64, 0, 1),
-		"run without bytes":    uv(1, 512, 0, 0, 5),
-		"run without records":  uv(1, 512, 64, 0, 0),
-		"another first":        uv(1, 512, 64, 1, 4),
-		"last too low":         uv(1, 512, 64, 0, 4),
-		"last too high":        uv(1, 512, 64, 0, 6),
-		"size overflow":        uv(1, 512, math.MaxUint32+1, 0, 5),
-		"position overflow":    uv(1, math.MaxInt64, 64, 0, 5),
-		"position wraps":       uv(2, 512, 64, 0, 1, math.MaxUint64-100, 64, 0, 4),
-		"gap overflow":         uv(2, 512, 64, 0, 1, 0, 64, math.MaxUint64, 4),
-		"runs after the last":  uv(2, 512, 64, 0, 5, 0, 64, 0, 1),
-		"a half varint":        append(uv(1, 512, 64, 0), 0x80),
+		"empty":                uv(),
+		"no runs":              uv(10, 0),
+		"too many runs":        uv(10, blockRuns+1, 512, 64, 5),
+		"fewer runs than said": uv(10, 2, 512, 64, 5),
+		"more runs than said":  uv(10, 1, 512, 64, 5, 0, 64, 1),
+		"run without bytes":    uv(10, 1, 512, 0, 5),
+		"run without records":  uv(10, 1, 512, 64, 0),
+		"first too high":       uv(11, 1, 512, 64, 4),
+		"last too low":         uv(10, 1, 512, 64, 4),
+		"before the first":     uv(5, 1, 512, 64, 5),
+		"after the last":       uv(15, 1, 512, 64, 5),
+		"size overflow":        uv(10, 1, 512, math.MaxUint32+1, 5),
+		"position overflow":    uv(10, 1, math.MaxInt64, 64, 5),
+		"position wraps":       uv(10, 2, 512, 64, 1, math.MaxUint64-100, 64, 4),
+		"offset overflow":      uv(fact.OffsetMax+1, 1, 512, 64, 5),
+		"count overflow":       uv(10, 3, 512, 64, 5, 0, 64, math.MaxUint32, 0, 64, math.MaxUint32+1),
+		"a half varint":        append(uv(10, 1, 512, 64), 0x80),
 	} {
-		x, err := loadBytes(t, testLog, 1, build(1, 1, body, dir(1, 10, 4, uint64(len(body)+4))))
+		x, err := loadBytes(t, testLog, 1, build(1, 1, body, dir(1, 10, 5, 64, uint64(len(body)+4))))
 		if err != nil {
 			t.Errorf("%s: Load: %v", name, err)
 			continue
@@ -332,15 +374,26 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 		writeFile(t, x.cfg.FS, x.path(goldenSegment), file)
-		for name, topic := range x.topics {
+		check := func(name string, topic *topic) {
 			for _, p := range topic.places {
-				for _, off := range []fact.Offset{p.first, p.first + (p.last-p.first)/2, p.last} {
+				for _, off := range []fact.Offset{p.first, p.first + (p.last()-p.first)/2, p.last()} {
 					r, err := x.Find([]byte(name), off)
-					if err == nil && (r.Last < off || r.First > r.Last || r.First < p.first || r.Last > p.last || r.Pos < 0 || r.End <= r.Pos) {
+					if err == nil && (r.Last < off || r.First > off || r.First < p.first || r.Last > p.last() || r.Pos < 0 || r.End <= r.Pos || r.Segment != p.segment) {
 						t.Fatalf("Find(%q, %d) = %+v in %+v", name, off, r, p)
 					}
 				}
 			}
 		}
+		at := entry.Position{Segment: goldenSegment + 1, Offset: 512, Length: 64}
+		for name, topic := range x.topics {
+			check(name, topic)
+			// Its blocks are cut in two, or shortened.
+			for _, p := range slices.Clone(topic.places) {
+				x.Add(name, p.first+(p.last()-p.first)/2, 1, at)
+				at.Offset += 128
+			}
+			check(name, topic)
+		}
+		x.Live(func(string) fact.Offset { return 3 })
 	})
 }

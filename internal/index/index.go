@@ -1,5 +1,7 @@
 // Package index knows where the records of a topic lie in the log: it maps a topic and an offset to a run,
-// a stretch of a segment file that holds consecutive frames of that topic.
+// a stretch of a segment file that holds consecutive frames of that topic. A record may stand in the log more
+// than once, because it was kept; the copy in the latest segment counts, whatever the order in which segments
+// become known.
 //
 // It guarantees that a run it returns is one that was added, for that topic and that log, or an error: index
 // files are checksummed, their identity (log, segment, topic, position) included. It is derived: whatever
@@ -11,8 +13,8 @@
 // written, and for all others one small entry per topic and segment. The rest is in one index file beside
 // each sealed segment (docs/format/index.md), read on demand through a bounded cache.
 //
-// The broker calls Add for each applied entry that appended records and Find for each fetch; a maintenance
-// goroutine of node calls Flush and Drop. All methods may be called concurrently, Add and Begin by one
+// The broker calls Add for each applied entry that appended or kept records and Find for each fetch; a
+// maintenance goroutine of node calls Flush, Live and Drop. All methods may be called concurrently, Add and Begin by one
 // goroutine at a time. This is where the way of a publish ends, and where a fetch learns what to ask of
 // package wal.
 package index
@@ -89,14 +91,15 @@ func (x *Index) begin(number entry.Index) {
 	if x.active != nil {
 		// The next segment is likely to hold the same topics.
 		s.topics = make([]*topic, 0, len(x.active.topics))
-		s.runs = make([][]run, 0, len(x.active.topics))
+		s.lists = make([]list, 0, len(x.active.lists))
 	}
 	x.segments = append(x.segments, s)
 	x.active = s
 }
 
 // Add records that the frame at p holds count records of the topic, from offset first on. Frames are added in
-// log order. A position in a new segment seals the one before.
+// log order; their offsets may come in any order. From now on this is where these records are, wherever else
+// they are. A position in a new segment seals the one before.
 func (x *Index) Add(name string, first fact.Offset, count int, p entry.Position) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -109,60 +112,73 @@ func (x *Index) Add(name string, first fact.Offset, count int, p entry.Position)
 		t = &topic{name: name}
 		x.topics[name] = t
 	}
-	n := len(t.places)
-	if n > 0 && t.places[n-1].last >= first {
-		invariant.Check(false, "index: topic %q: record %d is added after record %d", name, first, t.places[n-1].last)
-	}
-	if n == 0 || t.places[n-1].segment != p.Segment {
-		t.places = append(t.places, place{segment: p.Segment, first: first, at: x.active.enter(t)})
-		n++
-	}
-	last := &t.places[n-1]
-	last.last = first + fact.Offset(count) - 1
-	x.active.add(last.at, first, count, p)
+	t.add(x.active, first, count, p)
 }
 
-// Find returns the run that holds a record, or, when there is none (a gap, which only damage leaves), the
-// first run of the topic after it. It returns ErrNone when the topic has nothing at or after the offset, and
+// SegmentOf returns the segment that holds the newest copy of a record; it reads nothing.
+func (x *Index) SegmentOf(topic []byte, off fact.Offset) (entry.Index, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	t := x.topics[string(topic)]
+	if t == nil {
+		return 0, false
+	}
+	i := t.findFrom(off, x.oldest)
+	if i == len(t.places) || t.places[i].first > off {
+		return 0, false
+	}
+	return t.places[i].segment, true
+}
+
+// Find returns the run that holds a record, or, when there is none (a gap: damage, or what a restore jumped
+// over), the first run of the topic after it. It returns ErrNone when the topic has nothing at or after the offset, and
 // a *SegmentError when an index file that it needs cannot be used: after Rebuild of that segment it can be
 // called again. The run may be in a segment that is dropped right after.
 func (x *Index) Find(topic []byte, off fact.Offset) (Run, error) {
 	for {
-		r, t, p, err := x.lookup(topic, off)
-		if t == nil {
+		r, b, err := x.lookup(topic, off)
+		if b.segment == nil {
 			return r, err
 		}
-		runs, err := x.block(t, p)
+		runs, err := x.block(b)
 		if err == nil {
-			// Never past the end: block has checked that its last record is p.last, which is off or later.
-			return runs[findRun(runs, off)].in(p.segment), nil
+			// Never past the end: block has checked that the place's records are all there.
+			return runs[findRun(runs, max(off, b.place.first))].in(b.place), nil
 		}
-		// Since lookup the segment may have been dropped, or rebuilt and its file written anew. Then what is
-		// known of the offset has changed, and the next round finds that.
-		if _, t2, p2, _ := x.lookup(topic, off); t2 == t && p2 == p {
-			return Run{}, &SegmentError{Segment: p.segment, Err: err}
+		// Since lookup the segment may have been dropped, or rebuilt and its file written anew, or a later one has
+		// got the record. Then what is known of the offset has changed, and the next round finds that.
+		if _, again, _ := x.lookup(topic, off); again == b {
+			return Run{}, &SegmentError{Segment: b.segment.number, Err: err}
 		}
 	}
 }
 
-// lookup finds what memory knows: the run itself, or, with t not nil, the block of an index file that holds it.
-func (x *Index) lookup(name []byte, off fact.Offset) (Run, *topic, place, error) {
+// wanted is a block of an index file that is to be read.
+type wanted struct {
+	topic   *topic
+	segment *segment
+	place   place
+}
+
+// lookup finds what memory knows: the run itself, or, with a segment, the block of an index file that holds it.
+func (x *Index) lookup(name []byte, off fact.Offset) (Run, wanted, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	t := x.topics[string(name)]
 	if t == nil {
-		return Run{}, nil, place{}, ErrNone
+		return Run{}, wanted{}, ErrNone
 	}
-	i := t.find(off, x.oldest)
+	i := t.findFrom(off, x.oldest)
 	if i == len(t.places) {
-		return Run{}, nil, place{}, ErrNone
+		return Run{}, wanted{}, ErrNone
 	}
 	p := t.places[i]
+	s := x.segment(p.segment)
 	if p.size > 0 {
-		return Run{}, t, p, nil
+		return Run{}, wanted{t, s, p}, nil
 	}
-	runs := x.segment(p.segment).runs[p.at]
-	return runs[findRun(runs, off)].in(p.segment), nil, place{}, nil
+	runs := s.lists[p.at].runs
+	return runs[findRun(runs, max(off, p.first))].in(p), wanted{}, nil
 }
 
 // segment returns a segment that a place names.
@@ -175,40 +191,4 @@ func (x *Index) segment(number entry.Index) *segment {
 		invariant.Check(false, "index: a place names segment %d, which is not known", number)
 	}
 	return x.segments[i]
-}
-
-// Alive tells whether a segment holds a record at or above its topic's start. A segment that the index does
-// not know counts as alive. start is called without any lock held.
-func (x *Index) Alive(segment entry.Index, start func(topic string) fact.Offset) bool {
-	const step = 256 // topics for which the lock is held at a time
-	for from := 0; ; from += step {
-		names, lasts, known := x.lastOf(segment, from, step)
-		if !known {
-			return true
-		}
-		for i, name := range names {
-			if lasts[i] >= start(name) {
-				return true
-			}
-		}
-		if len(names) < step {
-			return false
-		}
-	}
-}
-
-// lastOf returns up to n topics of a segment, from the given one on, and the last record of each in it.
-func (x *Index) lastOf(segment entry.Index, from, n int) (names []string, lasts []fact.Offset, known bool) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	i, known := searchSegment(x.segments, segment)
-	if !known {
-		return nil, nil, false
-	}
-	topics := x.segments[i].topics
-	for _, t := range topics[min(from, len(topics)):min(from+n, len(topics))] {
-		names = append(names, t.name)
-		lasts = append(lasts, t.places[t.from(segment+1)-1].last)
-	}
-	return names, lasts, true
 }

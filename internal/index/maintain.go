@@ -17,12 +17,10 @@ import (
 )
 
 const (
-	suffix  = ".idx"
+	suffix = ".idx"
+	// meetMax is how many topics of another segment are passed over to find one.
+	meetMax = 8
 	tmpName = "index.tmp" // an index file while it is written; only Flush makes one, and one at a time
-
-	// lockStep is for how many topics Flush and Drop hold the lock at a time, so that publishers do not wait
-	// for a segment with many topics.
-	lockStep = 256
 )
 
 // FileName returns the name of the index file of a segment, without the folder.
@@ -30,7 +28,7 @@ func FileName(segment entry.Index) string { return fmt.Sprintf("%020d%s", uint64
 
 // Load reads the directory of a sealed segment's index file. On error, which is a *SegmentError, nothing has
 // changed, and the caller lets Rebuild make the index from the segment. A segment that is known already, by
-// Add for instance, is left as it is.
+// Add for instance, is left as it is. Records that are in a later segment, too, stay that one's.
 //
 // Load and Rebuild are meant for the start, oldest segment first: they hold publishers up.
 func (x *Index) Load(number entry.Index) error {
@@ -40,17 +38,18 @@ func (x *Index) Load(number entry.Index) error {
 		return nil
 	}
 	topics, err := x.readDirectory(number)
-	if err == nil {
-		err = x.install(&segment{number: number, saved: true}, topics)
-	}
 	if err != nil {
 		return &SegmentError{Segment: number, Err: err}
 	}
+	x.install(&segment{number: number, saved: true}, topics)
 	return nil
 }
 
 // Rebuild makes the index of a sealed segment from the frames that scan finds in it and passes to add in
-// order of the log; whatever was known of the segment is replaced. The next Flush writes its file.
+// order of the log; whatever was known of the segment is replaced, as after Load. The next Flush writes its file.
+//
+// A record that the segment has lost since is not looked for in earlier ones: they have it again after a start,
+// if they are still there.
 func (x *Index) Rebuild(number entry.Index, scan func(add func(topic string, first fact.Offset, count int, p entry.Position)) error) error {
 	x.maintenance.Lock()
 	defer x.maintenance.Unlock()
@@ -58,33 +57,26 @@ func (x *Index) Rebuild(number entry.Index, scan func(add func(topic string, fir
 		return fmt.Errorf("rebuild index of segment %d: it is the active segment", number)
 	}
 	s := &segment{number: number}
-	slots := make(map[string]uint32)
-	var wrong error
+	found := make(map[string]*topic)
 	err := scan(func(name string, first fact.Offset, count int, p entry.Position) {
-		slot, ok := slots[name]
-		if !ok {
-			slot = s.enter(&topic{name: name})
-			slots[name] = slot
+		t := found[name]
+		if t == nil {
+			t = &topic{name: name}
+			found[name] = t
 		}
 		if p.Segment != number {
 			invariant.Check(false, "index: a frame of segment %d in the scan of segment %d", p.Segment, number)
 		}
-		if runs := s.runs[slot]; len(runs) > 0 && runs[len(runs)-1].last() >= first {
-			wrong = fmt.Errorf("topic %q: record %d stands after a later one", name, first)
-			return
-		}
-		s.add(slot, first, count, p)
+		t.add(s, first, count, p)
 	})
-	if err = errors.Join(err, wrong); err != nil {
+	if err != nil {
 		return fmt.Errorf("rebuild index of segment %d: %w", number, err)
 	}
 	topics := make([]listed, len(s.topics))
 	for i, t := range s.topics {
-		topics[i] = listed{name: []byte(t.name), places: []place{s.place(i)}}
+		topics[i] = listed{name: []byte(t.name), places: t.places}
 	}
-	if err := x.install(s, topics); err != nil {
-		return fmt.Errorf("rebuild index of segment %d: %w", number, err)
-	}
+	x.install(s, topics)
 	x.cache.dropSegments(func(n entry.Index) bool { return n == number })
 	return nil
 }
@@ -96,11 +88,11 @@ func (x *Index) Flush() error {
 	x.maintenance.Lock()
 	defer x.maintenance.Unlock()
 	for _, s := range x.unsaved() {
-		places, err := x.writeFile(s)
+		blocks, err := x.writeFile(s)
 		if err != nil {
 			return fmt.Errorf("write index of segment %d: %w", s.number, err)
 		}
-		x.moveToFile(s, places)
+		x.moveToFile(s, blocks)
 	}
 	return nil
 }
@@ -142,21 +134,16 @@ func (x *Index) unsaved() []*segment {
 	return list
 }
 
-// install makes a segment known with the places of its topics, instead of what was known of it. It changes
-// nothing when these contradict the segments around it, or when the segment was dropped meanwhile.
-func (x *Index) install(s *segment, topics []listed) error {
+// install makes a segment known with the places of its topics, in their order, instead of what was known of it.
+// It changes nothing when the segment was dropped meanwhile.
+func (x *Index) install(s *segment, topics []listed) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if s.number < x.oldest {
-		return nil
+		return
 	}
 	if x.active != nil && s.number > x.active.number {
 		invariant.Check(false, "index: sealed segment %d is after the active segment %d", s.number, x.active.number)
-	}
-	for _, l := range topics {
-		if t := x.topics[string(l.name)]; t != nil && !t.fits(s.number, l.places) {
-			return corruptf("the offsets of topic %q contradict another segment", l.name)
-		}
 	}
 	i, found := searchSegment(x.segments, s.number)
 	var old []*topic
@@ -167,37 +154,70 @@ func (x *Index) install(s *segment, topics []listed) error {
 		x.segments = slices.Insert(x.segments, i, s)
 	}
 	for _, t := range old {
-		t.replace(s.number)
+		t.remove(s.number)
+	}
+	// The segment before is likely to have the same topics, in the same order: that spares most searches by name.
+	var near []*topic
+	if i > 0 {
+		near = x.segments[i-1].topics
 	}
 	s.topics = make([]*topic, len(topics))
 	for i, l := range topics {
-		t := x.topics[string(l.name)]
+		var t *topic
+		if near, t = meet(near, l.name); t == nil {
+			t = x.topics[string(l.name)]
+		}
 		if t == nil {
 			t = &topic{name: string(l.name)}
 			x.topics[t.name] = t
 		}
-		t.replace(s.number, l.places...)
+		for _, p := range l.places {
+			t.put(p)
+		}
 		s.topics[i] = t
 	}
 	for _, t := range old {
-		if !t.trim(x.oldest) {
-			delete(x.topics, t.name)
+		x.trim(t)
+	}
+}
+
+// meet passes over the topics before a name. If the next one has the name it returns that, unless it may be one that is
+// known no more: those have no places. It looks at few, since topics that came by Add are in no order.
+func meet(near []*topic, name []byte) (rest []*topic, t *topic) {
+	for range meetMax {
+		if len(near) == 0 || near[0].name > string(name) {
+			return near, nil
+		}
+		t, near = near[0], near[1:]
+		if t.name == string(name) {
+			if len(t.places) == 0 {
+				t = nil
+			}
+			return near, t
 		}
 	}
-	return nil
+	return near, nil
+}
+
+// trim lets go of a topic's places in segments that were dropped, and of the topic when it has no others.
+func (x *Index) trim(t *topic) {
+	// Another topic may have the name: one whose records were lost lives on in the segments that list it.
+	if !t.trim(x.oldest) && x.topics[t.name] == t {
+		delete(x.topics, t.name)
+	}
 }
 
 // moveToFile makes the topics of a segment point to the blocks of its index file and frees its runs.
-func (x *Index) moveToFile(s *segment, places [][]place) {
-	for i := 0; i < len(places); i += lockStep {
+func (x *Index) moveToFile(s *segment, blocks [][]place) {
+	for topics := range slices.Chunk(s.topics, lockStep) {
 		x.mu.Lock()
-		for j := i; j < min(i+lockStep, len(places)); j++ {
-			s.topics[j].replace(s.number, places[j]...)
+		for _, t := range topics {
+			t.moveToFile(s.number, blocks)
 		}
 		x.mu.Unlock()
 	}
 	x.mu.Lock()
-	s.runs, s.saved = nil, true
+	s.lists, s.saved = nil, true
 	x.mu.Unlock()
 }
 
@@ -213,12 +233,10 @@ func (x *Index) forget(before entry.Index) {
 	x.mu.Unlock()
 
 	for _, s := range gone {
-		for i := 0; i < len(s.topics); i += lockStep {
+		for topics := range slices.Chunk(s.topics, lockStep) {
 			x.mu.Lock()
-			for _, t := range s.topics[i:min(i+lockStep, len(s.topics))] {
-				if !t.trim(x.oldest) && x.topics[t.name] == t {
-					delete(x.topics, t.name)
-				}
+			for _, t := range topics {
+				x.trim(t)
 			}
 			x.mu.Unlock()
 		}
@@ -228,10 +246,10 @@ func (x *Index) forget(before entry.Index) {
 	}
 }
 
-// writeFile writes the index file of a sealed segment, replacing any of its name, and returns the places of
-// each of the segment's topics in it.
+// writeFile writes the index file of a sealed segment, replacing any of its name, and returns the blocks in it of
+// each of the segment's lists.
 func (x *Index) writeFile(s *segment) ([][]place, error) {
-	data, places, err := encode(identity{x.cfg.LogID, s.number}, s)
+	data, blocks, err := encode(identity{x.cfg.LogID, s.number}, s)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +265,7 @@ func (x *Index) writeFile(s *segment) ([][]place, error) {
 		_ = x.cfg.FS.Remove(tmp)
 		return nil, err
 	}
-	return places, x.cfg.FS.SyncDir(x.cfg.Dir)
+	return blocks, x.cfg.FS.SyncDir(x.cfg.Dir)
 }
 
 func (x *Index) writeTmp(name string, data []byte) error {
@@ -261,38 +279,53 @@ func (x *Index) writeTmp(name string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// encode returns the index file of a segment, and the places of each of its topics in that file.
+// encode returns the index file of a segment, and the blocks of each of its lists in that file.
 func encode(id identity, s *segment) ([]byte, [][]place, error) {
-	order := make([]int, len(s.topics)) // slots by topic name
+	order := make([]int, len(s.lists)) // lists by topic name, those of a topic in their order
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return strings.Compare(s.topics[a].name, s.topics[b].name) })
+	slices.SortFunc(order, func(a, b int) int {
+		if s.lists[a].slot == s.lists[b].slot {
+			return a - b
+		}
+		return strings.Compare(s.topics[s.lists[a].slot].name, s.topics[s.lists[b].slot].name)
+	})
 
 	data := make([]byte, headerSize, headerSize+64*len(order))
-	places := make([][]place, len(order))
-	directory := make([]listed, 0, len(order))
-	h := header{topics: len(order)}
-	for _, slot := range order {
-		name := s.topics[slot].name
-		for runs := range slices.Chunk(s.runs[slot], blockRuns) {
-			at := len(data)
-			if int64(at) > fileSizeMax-blockSizeMax {
-				return nil, nil, fmt.Errorf("the segment is too large for an index file")
-			}
-			data = appendBlock(data, id, name, uint32(at), runs)
-			places[slot] = append(places[slot], place{segment: s.number, first: runs[0].first,
-				last: runs[len(runs)-1].last(), at: uint32(at), size: uint32(len(data) - at)})
+	blocks := make([][]place, len(order))
+	directory := make([]listed, 0, len(s.topics))
+	for len(order) > 0 {
+		slot, n := s.lists[order[0]].slot, 1
+		for n < len(order) && s.lists[order[n]].slot == slot {
+			n++
 		}
-		h.blocks += len(places[slot])
-		directory = append(directory, listed{name: []byte(name), places: places[slot]})
+		l := listed{name: []byte(s.topics[slot].name)}
+		for _, p := range s.parts(order[:n]) {
+			for runs := range slices.Chunk(clip(s.lists[p.at].runs, p.first, p.last()), blockRuns) {
+				if int64(len(data)) > fileSizeMax-blockSizeMax {
+					return nil, nil, fmt.Errorf("the segment is too large for an index file")
+				}
+				block := placeOf(runs)
+				block.segment, block.at = s.number, uint32(len(data))
+				data = appendBlock(data, id, string(l.name), block.at, runs)
+				block.size = uint32(len(data)) - block.at
+				blocks[p.at] = append(blocks[p.at], block)
+				l.places = append(l.places, block)
+			}
+		}
+		directory = append(directory, l)
+		order = order[n:]
 	}
-	h.dirAt = int64(len(data))
+	h := header{topics: len(directory), dirAt: int64(len(data))}
+	for _, l := range directory {
+		h.blocks += len(l.places)
+	}
 	data = appendDirectory(data, directory)
 	h.dirSize = int64(len(data)) - h.dirAt
 	h.dirCRC = id.dirCRC(data[h.dirAt:])
 	h.append(data[:0], id)
-	return data, places, nil
+	return data, blocks, nil
 }
 
 // readDirectory reads the header and the directory of an index file.
@@ -323,21 +356,21 @@ func (x *Index) readDirectory(number entry.Index) ([]listed, error) {
 }
 
 // block returns the runs of a block, from the cache or from the index file.
-func (x *Index) block(t *topic, p place) ([]run, error) {
-	key := blockKey{t, p.segment, p.first}
-	if runs := x.cache.get(key); runs != nil && runs[len(runs)-1].last() == p.last {
+func (x *Index) block(w wanted) ([]run, error) {
+	key := blockKey{w.segment, w.place.at}
+	if runs := x.cache.get(key); runs != nil && hold(runs, w.place) {
 		return runs, nil
 	}
-	f, err := x.cfg.FS.OpenRead(x.path(p.segment))
+	f, err := x.cfg.FS.OpenRead(x.path(w.segment.number))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	b := make([]byte, p.size)
-	if err := readFull(f, b, int64(p.at)); err != nil {
+	b := make([]byte, w.place.size)
+	if err := readFull(f, b, int64(w.place.at)); err != nil {
 		return nil, err
 	}
-	runs, err := decodeBlock(b, identity{x.cfg.LogID, p.segment}, t.name, p)
+	runs, err := decodeBlock(b, identity{x.cfg.LogID, w.segment.number}, w.topic.name, w.place)
 	if err != nil {
 		return nil, err
 	}

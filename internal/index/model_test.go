@@ -3,6 +3,7 @@ package index
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -27,22 +28,57 @@ func (f frame) addTo(add func(string, fact.Offset, int, entry.Position)) {
 	add(f.topic, f.first, f.count, f.p)
 }
 
-// runsOf is the index as it is defined: the runs of one topic in a list of frames.
+func (f frame) last() fact.Offset { return f.first + fact.Offset(f.count) - 1 }
+
+// ownersOf tells for each record of a topic which of the frames, which are in log order, has its newest copy.
+func ownersOf(topic string, frames []frame) map[fact.Offset]int {
+	owners := make(map[fact.Offset]int)
+	for i, f := range frames {
+		for off := f.first; f.topic == topic && off <= f.last(); off++ {
+			owners[off] = i
+		}
+	}
+	return owners
+}
+
+// runsOf is the index as it is defined: the runs of one topic in a list of frames in log order, as far as they
+// hold the newest copies of records, in order of the offsets.
 func runsOf(topic string, frames []frame) []Run {
-	var runs []Run
-	for _, f := range frames {
+	// whole[i] is the run that frame i is in.
+	whole := make([]*Run, len(frames))
+	in := make(map[entry.Index]map[fact.Offset]bool) // records by segment
+	for i, f := range frames {
 		if f.topic != topic {
 			continue
 		}
-		last := f.first + fact.Offset(f.count) - 1
-		if n := len(runs); n > 0 {
-			r := &runs[n-1]
+		if in[f.p.Segment] == nil {
+			in[f.p.Segment] = make(map[fact.Offset]bool)
+		}
+		again := false // in the same segment, which does not happen: a run of its own
+		for off := f.first; off <= f.last(); off++ {
+			again = again || in[f.p.Segment][off]
+			in[f.p.Segment][off] = true
+		}
+		if i > 0 && whole[i-1] != nil && !again {
+			r := whole[i-1]
 			if r.Segment == f.p.Segment && r.End == f.p.Offset && r.Last+1 == f.first && f.p.End()-r.Pos <= runBytesMax {
-				r.End, r.Last = f.p.End(), last
+				r.End, r.Last, whole[i] = f.p.End(), f.last(), r
 				continue
 			}
 		}
-		runs = append(runs, Run{f.p.Segment, f.p.Offset, f.p.End(), f.first, last})
+		whole[i] = &Run{f.p.Segment, f.p.Offset, f.p.End(), f.first, f.last()}
+	}
+	owners := ownersOf(topic, frames)
+	var runs []Run
+	var of *Run // the run that the last of runs is of
+	for _, off := range slices.Sorted(maps.Keys(owners)) {
+		r := whole[owners[off]]
+		if n := len(runs); n > 0 && r == of && runs[n-1].Last+1 == off {
+			runs[n-1].Last = off
+			continue
+		}
+		of = r
+		runs = append(runs, Run{r.Segment, r.Pos, r.End, off, off})
 	}
 	return runs
 }
@@ -109,12 +145,49 @@ func (w *world) roll() {
 }
 
 func (w *world) add(topic string, count int, length int64) {
-	f := frame{topic, w.next[topic], count, entry.Position{Segment: w.segments[len(w.segments)-1], Offset: w.pos, Length: length}}
+	first := w.next[topic]
+	w.next[topic] += fact.Offset(count)
+	w.put(topic, first, count, length)
+}
+
+// put adds a frame with records that may be in the log already.
+func (w *world) put(topic string, first fact.Offset, count int, length int64) {
+	f := frame{topic, first, count, entry.Position{Segment: w.active(), Offset: w.pos, Length: length}}
 	w.index++
 	w.pos += length
-	w.next[topic] += fact.Offset(count)
 	w.frames = append(w.frames, f)
 	f.addTo(w.x.Add)
+}
+
+func (w *world) active() entry.Index { return w.segments[len(w.segments)-1] }
+
+// keep adds what has its newest copy in a segment once more, as the cleaner does: in order, in frames of other
+// sizes, and while others publish.
+func (w *world) keep(segment entry.Index) {
+	owners := make(map[string]map[fact.Offset]int)
+	for _, topic := range testTopics {
+		owners[topic] = ownersOf(topic, w.frames)
+	}
+	atMost := rapid.IntRange(1, fact.BatchMax).Draw(w.T, "records at a time")
+	publish := rapid.IntRange(0, 4).Draw(w.T, "publish every")
+	for i, f := range slices.Clone(w.frames) {
+		if f.p.Segment != segment {
+			continue
+		}
+		for off := f.first; off <= f.last(); {
+			n := 0
+			for n < atMost && off+fact.Offset(n) <= f.last() && owners[f.topic][off+fact.Offset(n)] == i {
+				n++
+			}
+			if n > 0 {
+				w.put(f.topic, off, n, 48+int64(n))
+			}
+			off += fact.Offset(max(n, 1))
+		}
+		if publish > 0 && i%publish == 0 {
+			w.add(testTopics[i%len(testTopics)], 1, 64)
+		}
+	}
 }
 
 func (w *world) in(segment entry.Index) []frame {
@@ -142,10 +215,9 @@ func (w *world) rebuild(x *Index, segment entry.Index) {
 // restart makes a new index from the files, and from the log where there is none, as a node does at its start.
 func (w *world) restart() {
 	x := w.newIndex()
-	active := w.segments[len(w.segments)-1]
 	addActive := func() {
-		x.Begin(active)
-		for _, f := range w.in(active) {
+		x.Begin(w.active())
+		for _, f := range w.in(w.active()) {
 			f.addTo(x.Add)
 		}
 	}
@@ -153,7 +225,11 @@ func (w *world) restart() {
 	if activeFirst {
 		addActive()
 	}
-	for _, s := range w.segments[:len(w.segments)-1] {
+	sealed := slices.Clone(w.segments[:len(w.segments)-1])
+	if rapid.Bool().Draw(w.T, "any order") {
+		sealed = rapid.Permutation(sealed).Draw(w.T, "order")
+	}
+	for _, s := range sealed {
 		if err := x.Load(s); err != nil {
 			w.rebuild(x, s)
 		}
@@ -175,45 +251,58 @@ func (w *world) check() {
 		if !slices.Equal(got, want) {
 			w.Fatalf("topic %q:\n got runs %v\nwant runs %v", topic, got, want)
 		}
+		for _, r := range want {
+			for _, off := range []fact.Offset{r.First, r.Last} {
+				if s, ok := w.x.SegmentOf([]byte(topic), off); s != r.Segment || !ok {
+					w.Fatalf("SegmentOf(%q, %d) = %v, %v, want %v", topic, off, s, ok, r.Segment)
+				}
+			}
+		}
 	}
 }
 
 // checkInside checks what comments in the code call invariants, and that nothing is kept for long.
 func (w *world) checkInside() {
 	x := w.x
-	perSegment := make(map[entry.Index]map[string]bool)
+	perSegment := make(map[entry.Index]map[*topic]bool)
+	for _, s := range x.segments {
+		perSegment[s.number] = make(map[*topic]bool)
+		for _, t := range s.topics {
+			if x.topics[t.name] != t || perSegment[s.number][t] {
+				w.Fatalf("segment %d lists topic %q, which is not known or listed twice", s.number, t.name)
+			}
+			perSegment[s.number][t] = true
+		}
+		if s.saved != (s.lists == nil) && len(s.topics) > 0 {
+			w.Fatalf("segment %d: saved %v, %d lists in memory", s.number, s.saved, len(s.lists))
+		}
+	}
 	for name, t := range x.topics {
 		if t.name != name {
 			w.Fatalf("topic %q is under the name %q", t.name, name)
 		}
 		live := 0
 		for i, p := range t.places {
-			if i > 0 && (p.segment < t.places[i-1].segment || p.first <= t.places[i-1].last) {
-				w.Fatalf("topic %q: place %v after %v", name, p, t.places[i-1])
+			if p.count == 0 || i > 0 && p.first <= t.places[i-1].last() {
+				w.Fatalf("topic %q: place %v after %v", name, p, t.places[max(i-1, 0)])
 			}
-			if p.segment >= x.oldest {
-				live++
-				if perSegment[p.segment] == nil {
-					perSegment[p.segment] = make(map[string]bool)
-				}
-				perSegment[p.segment][name] = true
+			if i > 0 && p.segment < t.places[i-1].segment && !t.mixed {
+				w.Fatalf("topic %q is mixed, and does not say so", name)
 			}
-		}
-		if 2*live < len(t.places) || live == 0 {
-			w.Fatalf("topic %q: only %d of %d places are alive", name, live, len(t.places))
-		}
-	}
-	for _, s := range x.segments {
-		if len(s.topics) != len(perSegment[s.number]) {
-			w.Fatalf("segment %d lists %d topics, %d have places in it", s.number, len(s.topics), len(perSegment[s.number]))
-		}
-		for _, t := range s.topics {
-			if x.topics[t.name] != t || !perSegment[s.number][t.name] {
-				w.Fatalf("segment %d lists topic %q, which has no place in it", s.number, t.name)
+			if p.segment < x.oldest {
+				continue
+			}
+			live++
+			if !perSegment[p.segment][t] {
+				w.Fatalf("topic %q has a place in segment %d, which does not list it", name, p.segment)
+			}
+			s := x.segment(p.segment)
+			if s.saved != (p.size > 0) || !s.saved && (!hold(s.lists[p.at].runs, p) || s.topics[s.lists[p.at].slot] != t) {
+				w.Fatalf("topic %q: place %v is not in a list or block", name, p)
 			}
 		}
-		if s.saved != (s.runs == nil) && len(s.topics) > 0 {
-			w.Fatalf("segment %d: saved %v, runs of %d topics in memory", s.number, s.saved, len(s.runs))
+		if live == 0 {
+			w.Fatalf("topic %q: none of %d places is alive", name, len(t.places))
 		}
 	}
 	var bytes int64
@@ -225,6 +314,68 @@ func (w *world) checkInside() {
 	if bytes != x.cache.bytes || n != len(x.cache.blocks) || bytes > x.cfg.CacheBytes {
 		w.Fatalf("cache: %d blocks of %d bytes in the ring; it says %d blocks of %d bytes; at most %d bytes",
 			n, bytes, len(x.cache.blocks), x.cache.bytes, x.cfg.CacheBytes)
+	}
+}
+
+// checkTrimmed checks after a Drop that it has let go of most places.
+func (w *world) checkTrimmed(gone map[string]bool) {
+	for name := range gone {
+		t := w.x.topics[name]
+		if t == nil {
+			continue
+		}
+		dead := 0
+		for _, p := range t.places {
+			if p.segment < w.x.oldest {
+				dead++
+			}
+		}
+		if 2*dead >= len(t.places) {
+			w.Fatalf("topic %q: %d of %d places are in segments that were dropped", name, dead, len(t.places))
+		}
+	}
+}
+
+// checkLive compares Live with the log.
+func (w *world) checkLive(starts map[string]fact.Offset) {
+	bytes, rounding := make(map[entry.Index]int64), make(map[entry.Index]int64)
+	alive, all := make(map[entry.Index]bool), make(map[entry.Index]bool)
+	for _, s := range w.segments {
+		all[s] = true // everything in it is alive
+	}
+	for _, topic := range testTopics {
+		owners := ownersOf(topic, w.frames)
+		for i, f := range w.frames {
+			if f.topic != topic {
+				continue
+			}
+			bytes[f.p.Segment] += f.p.Length
+			rounding[f.p.Segment] += int64(f.count)
+			for off := f.first; off <= f.last(); off++ {
+				if owners[off] == i && off >= starts[topic] {
+					alive[f.p.Segment] = true
+				} else {
+					all[f.p.Segment] = false
+				}
+			}
+		}
+	}
+	got := w.x.Live(func(topic string) fact.Offset { return starts[topic] })
+	if len(got) != len(w.segments) {
+		w.Fatalf("Live tells of %d segments, want %d", len(got), len(w.segments))
+	}
+	for i, l := range got {
+		s := w.segments[i]
+		known := w.x.segment(s)
+		if l.Segment != s || l.Sealed != (s != w.active()) || l.Saved != known.saved {
+			w.Fatalf("Live: %+v, want segment %d, saved %v", l, s, known.saved)
+		}
+		if (l.Bytes > 0) != alive[s] || all[s] && l.Bytes != bytes[s] || l.Bytes > bytes[s]+rounding[s] {
+			w.Fatalf("Live: %d of %d bytes in segment %d, something alive %v, all alive %v", l.Bytes, bytes[s], s, alive[s], all[s])
+		}
+		if alive := w.x.Alive(s, func(topic string) fact.Offset { return starts[topic] }); alive != (l.Bytes > 0) {
+			w.Fatalf("Alive(%d) = %v, and Live says %d bytes", s, alive, l.Bytes)
+		}
 	}
 }
 
@@ -258,6 +409,16 @@ func TestModel(t *testing.T) {
 					w.add("ab", 2, 56)
 				}
 			},
+			"keep a segment": func(t *rapid.T) { w.keep(w.sealed()) },
+			"keep anything": func(t *rapid.T) { // what is nowhere, or in this segment already
+				topic := rapid.SampledFrom(testTopics).Draw(t, "topic")
+				for range rapid.SampledFrom([]int{1, 2, 20}).Draw(t, "times") {
+					first := w.next[topic] - min(w.next[topic], fact.Offset(rapid.IntRange(0, 100).Draw(t, "back")))
+					count := rapid.IntRange(1, fact.BatchMax).Draw(t, "count")
+					w.put(topic, first, count, 96)
+					w.next[topic] = max(w.next[topic], first+fact.Offset(count))
+				}
+			},
 			"other frame": func(t *rapid.T) { w.pos += 48; w.index++ },
 			"damage": func(t *rapid.T) { // frames that were not found again
 				topic := rapid.SampledFrom(testTopics).Draw(t, "topic")
@@ -278,27 +439,26 @@ func TestModel(t *testing.T) {
 			"restart": func(t *rapid.T) { w.restart() },
 			"drop": func(t *rapid.T) {
 				before := w.sealed() + 1
+				gone := make(map[string]bool)
 				w.segments = slices.DeleteFunc(w.segments, func(s entry.Index) bool { return s < before })
-				w.frames = slices.DeleteFunc(w.frames, func(f frame) bool { return f.p.Segment < before })
+				w.frames = slices.DeleteFunc(w.frames, func(f frame) bool {
+					gone[f.topic] = gone[f.topic] || f.p.Segment < before
+					return f.p.Segment < before
+				})
 				mustDo(t, func() error { return w.x.Drop(before) })
+				w.checkTrimmed(gone)
 				names, err := w.fs.List("log")
 				if err != nil || len(names) > 0 && names[0] < FileName(before) {
 					t.Fatalf("after Drop(%d): files %q, %v", before, names, err)
 				}
 			},
-			"alive": func(t *rapid.T) {
-				s := rapid.SampledFrom(w.segments).Draw(t, "segment")
+			"live": func(t *rapid.T) {
 				starts := make(map[string]fact.Offset)
-				want := false
 				for _, topic := range testTopics {
-					starts[topic] = w.next[topic] - min(w.next[topic], fact.Offset(rapid.IntRange(0, 3).Draw(t, "records")))
+					back := rapid.SampledFrom([]int{0, 1, 3, 100, 1 << 62}).Draw(t, "records")
+					starts[topic] = w.next[topic] - min(w.next[topic], fact.Offset(back))
 				}
-				for _, f := range w.in(s) {
-					want = want || f.first+fact.Offset(f.count) > starts[f.topic]
-				}
-				if got := w.x.Alive(s, func(topic string) fact.Offset { return starts[topic] }); got != want {
-					t.Fatalf("Alive(%d) = %v, want %v", s, got, want)
-				}
+				w.checkLive(starts)
 			},
 			"find": func(t *rapid.T) {
 				topic := rapid.SampledFrom(testTopics).Draw(t, "topic")

@@ -3,9 +3,9 @@ package index
 import (
 	"slices"
 	"testing"
+	"unsafe"
 
 	"example.com/mq/internal/entry"
-	"example.com/mq/internal/fact"
 )
 
 // TestRuns: where a run goes on and where a new one begins.
@@ -37,12 +37,20 @@ func TestRuns(t *testing.T) {
 	}
 }
 
+// TestSizes: what there are many of stays small.
+func TestSizes(t *testing.T) {
+	if p, r := unsafe.Sizeof(place{}), unsafe.Sizeof(run{}); p != 32 || r != 24 {
+		t.Errorf("a place takes %d bytes and a run %d, want 32 and 24", p, r)
+	}
+}
+
 // TestCache: a block that two readers put is counted once; those used longest ago go first.
 func TestCache(t *testing.T) {
 	runs := make([]run, 10)
 	one := (&block{runs: runs}).cost()
 	c := newCache(3 * one)
-	key := func(n int) blockKey { return blockKey{segment: entry.Index(n), first: fact.Offset(n)} }
+	s := &segment{number: 1}
+	key := func(n int) blockKey { return blockKey{segment: s, at: uint32(n)} }
 	for _, n := range []int{1, 1, 2, 3} {
 		c.put(key(n), runs)
 	}

@@ -6,6 +6,7 @@ package metrics
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,7 +46,8 @@ var times = prometheus.ExponentialBuckets(50e-6, 2, 19)
 
 // Gauges are read when somebody asks for the metrics.
 type Gauges interface {
-	// Gauges calls set for each figure; names are those of docs/operations.md without the prefix mq_.
+	// Gauges calls set for each figure; names are those of docs/operations.md without the prefix mq_. One that ends in
+	// _total only rises.
 	Gauges(set func(name string, value float64))
 }
 
@@ -83,7 +85,7 @@ func New(routes []string) *Metrics {
 	m.registry.MustRegister(seconds, count)
 	for _, path := range append(routes, "other") {
 		r := &route{seconds: seconds.WithLabelValues(path), status: make(map[int]prometheus.Counter)}
-		for _, status := range []int{200, 400, 401, 403, 404, 405, 409, 410, 413, 500, 503, 507} {
+		for _, status := range []int{200, 307, 400, 401, 403, 404, 405, 409, 410, 413, 500, 503, 507} {
 			r.status[status] = count.WithLabelValues(path, strconv.Itoa(status))
 		}
 		m.requests[path] = r
@@ -150,6 +152,10 @@ func (gauges) Describe(chan<- *prometheus.Desc) {}
 
 func (g gauges) Collect(out chan<- prometheus.Metric) {
 	g.source.Gauges(func(name string, value float64) {
-		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("mq_"+name, name, nil, nil), prometheus.GaugeValue, value)
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("mq_"+name, helpOf(name), nil, nil), kind, value)
 	})
 }

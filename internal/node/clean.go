@@ -31,14 +31,20 @@ func (c clean) check() string {
 
 // writeClean notes that everything in the log is durable. Nothing is appended any more.
 func (n *Node) writeClean() error {
-	c := clean{LastIndex: n.log.Durable()}
+	err := writeCleanAt(n.fs, n.log.Durable())
+	if noSpace(err) {
+		return nil // only a note
+	}
+	return err
+}
+
+// writeCleanAt notes that everything up to an entry is durable.
+func writeCleanAt(fsys vfs.FS, last entry.Index) error {
+	c := clean{LastIndex: last}
 	c.Check = c.check()
 	text, err := json.Marshal(c)
 	if err == nil {
-		err = replaceText(n.fs, cleanTmp, cleanFile, append(text, '\n'))
-	}
-	if noSpace(err) {
-		return nil // only a note
+		err = replaceText(fsys, cleanTmp, cleanFile, append(text, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("note the clean stop: %w", err)

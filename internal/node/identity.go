@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"path"
 
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/vfs"
@@ -25,7 +26,7 @@ const (
 // identity says whose data a folder holds. It is replaced atomically, never changed in place.
 type identity struct {
 	Format int    `json:"format"`
-	LogID  string `json:"log_id"`  // 32 hex digits: the same on every replica of the log
+	LogID  string `json:"log_id"`  // 32 hex digits: the same on every replica of the log; empty while a follower has none
 	NodeID string `json:"node_id"` // 32 hex digits: of this folder alone
 	// Ready is false from the first start until the log exists. A ready folder without a log has lost it.
 	Ready bool `json:"ready"`
@@ -45,7 +46,10 @@ func (id *identity) logID() entry.LogID {
 	return b
 }
 
-func newIdentity(random io.Reader) (*identity, error) {
+func makeIdentity(random io.Reader) (*identity, error) {
+	if random == nil {
+		random = rand.Reader
+	}
 	var b [32]byte
 	if _, err := io.ReadFull(random, b[:]); err != nil {
 		return nil, fmt.Errorf("make an identity: %w", err)
@@ -54,8 +58,8 @@ func newIdentity(random io.Reader) (*identity, error) {
 }
 
 // loadIdentity reads the identity of a folder, or gives an empty folder a new one. Data without an identity
-// is refused.
-func loadIdentity(fsys vfs.FS, random io.Reader) (*identity, error) {
+// is refused. A follower's folder has no log id before it gets that of its leader.
+func loadIdentity(fsys vfs.FS, random io.Reader, follower bool) (*identity, error) {
 	id, err := readIdentity(fsys)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return id, err
@@ -70,11 +74,11 @@ func loadIdentity(fsys vfs.FS, random io.Reader) (*identity, error) {
 				identityFile, dir, names[0])
 		}
 	}
-	if random == nil {
-		random = rand.Reader
-	}
-	if id, err = newIdentity(random); err != nil {
+	if id, err = makeIdentity(random); err != nil {
 		return nil, err
+	}
+	if follower {
+		id.LogID = ""
 	}
 	return id, writeIdentity(fsys, id)
 }
@@ -90,16 +94,17 @@ func readIdentity(fsys vfs.FS) (*identity, error) {
 		return nil, fmt.Errorf("read %s: %w", identityFile, err)
 	}
 	var id identity
-	damaged := func(why any) error {
-		return fmt.Errorf("%s is damaged (%v): restore it from a backup; nothing was changed", identityFile, why)
-	}
+	damaged := func(why any) error { return &identityDamage{why} }
 	if err := json.Unmarshal(text, &id); err != nil {
 		return nil, damaged(err)
 	}
 	if id.Format != identityFormat {
 		return nil, fmt.Errorf("%s has format %d, this program knows %d: use the version of mqd that wrote it", identityFile, id.Format, identityFormat)
 	}
-	for _, text := range []string{id.LogID, id.NodeID} {
+	for i, text := range []string{id.LogID, id.NodeID} {
+		if i == 0 && text == "" && !id.Ready {
+			continue
+		}
 		if b, err := hex.DecodeString(text); err != nil || len(b) != len(entry.LogID{}) {
 			return nil, damaged(fmt.Sprintf("%q is not 32 hex digits", text))
 		}
@@ -109,6 +114,13 @@ func readIdentity(fsys vfs.FS) (*identity, error) {
 		return nil, damaged("its checksum or form is wrong")
 	}
 	return &id, nil
+}
+
+// identityDamage says that the file does not tell any more whose data this is.
+type identityDamage struct{ why any }
+
+func (e *identityDamage) Error() string {
+	return fmt.Sprintf("%s is damaged (%v): restore it from a backup; nothing was changed", identityFile, e.why)
 }
 
 // encode returns the file's content.
@@ -155,7 +167,7 @@ func replaceFile(fsys vfs.FS, tmp, name string, write func(vfs.File) error) erro
 	if err != nil {
 		return err
 	}
-	return fsys.SyncDir(".")
+	return fsys.SyncDir(path.Dir(name))
 }
 
 // replaceText is replaceFile with the content at hand.
@@ -164,4 +176,13 @@ func replaceText(fsys vfs.FS, tmp, name string, text []byte) error {
 		_, err := f.WriteAt(text, 0)
 		return err
 	})
+}
+
+// settleNames makes the names in the data folder durable, before anything is read: a process that was killed may have left a
+// file under its name that a power cut takes away, and what it says must not be acted upon before that cannot be.
+func settleNames(fsys vfs.FS) error {
+	if err := fsys.SyncDir("."); err != nil {
+		return fmt.Errorf("sync the data folder: %w", err)
+	}
+	return nil
 }

@@ -29,8 +29,11 @@ const (
 	ballastTmp  = "ballast.tmp"
 	// snapshotRetry is how long after a snapshot that found no room the next is tried.
 	snapshotRetry = 500 * time.Millisecond
-	// ballastEvery is how often a missing ballast is tried again.
+	// ballastEvery is how often a missing ballast is tried again, and looked what can be dropped.
 	ballastEvery = 5 * time.Second
+	// snapshotShare says when a snapshot is taken only to drop segments: when they are at least one part in so many of it.
+	// A large fold is not written again for each segment, then, while the disk has room.
+	snapshotShare = 8
 )
 
 // keeper looks after what is derived from the log: snapshots, index files, dropped segments, spare room.
@@ -45,10 +48,12 @@ type keeper struct {
 
 	mu      sync.Mutex // one at a time: snapshot and what follows from it; guards the fields below
 	ballast int64      // bytes of the spare file; 0 without one
+	gaveUp  bool       // it was given up, and not made again
 	bytes   int64      // of the newest snapshot
 	// covered is the index up to which every kept snapshot holds the fold, so that the log up to it is needed
 	// for its records only. With fewer snapshots than are kept it is 0: nothing may go.
 	covered entry.Index
+	held    int  // full syncs that read the history: nothing of it may go
 	closed  bool // no more snapshots
 
 	due    dueAt
@@ -61,6 +66,7 @@ type dueAt struct {
 	logBytes int64
 	retained bool
 	dropping bool      // a segment could be dropped if a kept snapshot were newer
+	idle     bool      // the same, and nothing was logged since the newest
 	notYet   time.Time // a snapshot has failed for want of room: the next is not due before
 }
 
@@ -90,16 +96,35 @@ func (k *keeper) wake() {
 	}
 }
 
+// lookAgain makes the keeper look what can be dropped.
+func (k *keeper) lookAgain() {
+	k.due.mu.Lock()
+	k.due.retained = true
+	k.due.mu.Unlock()
+	k.wake()
+}
+
 // committed is called for each group commit. It must be quick.
 func (k *keeper) committed(logBytes int64, retained bool) {
 	k.due.mu.Lock()
 	k.due.logBytes += logBytes
 	k.due.retained = k.due.retained || retained
+	if k.due.idle {
+		k.due.dropping, k.due.idle = true, false
+	}
 	due := k.due.retained || k.due.snapshot(k.node)
 	k.due.mu.Unlock()
 	if due {
 		k.wake()
 	}
+}
+
+// awaitsEntry reports whether segments could be dropped if there was one more snapshot, which needs one more entry: the log is
+// idle.
+func (k *keeper) awaitsEntry() bool {
+	k.due.mu.Lock()
+	defer k.due.mu.Unlock()
+	return k.due.idle && k.newest.Load() == uint64(k.broker.Applied())
 }
 
 // snapshot reports whether one is due. Called with mu held.
@@ -128,6 +153,7 @@ func (k *keeper) run() {
 		case <-k.kick:
 		case <-timer.C():
 			timer.Reset(ballastEvery)
+			k.lookAgain() // who held the history may be gone without a word
 		}
 	}
 }
@@ -192,7 +218,7 @@ func (k *keeper) Snapshot() (entry.Index, error) {
 	counted := k.due.logBytes
 	k.due.mu.Unlock()
 	err := k.write(frozen)
-	if noSpace(err) && k.headIsDead() && k.ballastHelps() { // the snapshot will give back more than it takes
+	if noSpace(err) && k.mayUseBallast() {
 		if err = k.releaseBallast(); err == nil {
 			err = k.write(frozen)
 		}
@@ -235,6 +261,9 @@ func (k *keeper) write(frozen *state.Frozen) error {
 
 // prune removes the snapshots that are not kept, and what crashes left of others.
 func (k *keeper) prune() error {
+	if k.holding() {
+		return nil
+	}
 	kept, err := snapshot.Prune(k.node.fs, snapshotDir, k.node.identity.logID(), snapshotsKept)
 	if err != nil {
 		return err
@@ -251,19 +280,24 @@ func (k *keeper) prune() error {
 
 // drop removes segments from the head of the log in which nothing lives and which no kept snapshot needs.
 func (k *keeper) drop() error {
-	before, blocked := entry.Index(0), false
+	if k.holding() {
+		return nil
+	}
+	before, blocked := entry.Index(0), int64(0)
 	for _, s := range k.node.log.Segments() {
 		if !s.Sealed || k.alive(s.First) {
 			break
 		}
 		if s.Last > k.covered {
-			blocked = true
-			break
+			blocked += s.Bytes
+		} else {
+			before = s.Last + 1
 		}
-		before = s.Last + 1
 	}
+	blocking := blocked > 0 && (blocked >= k.bytes/snapshotShare || k.node.room.low.Load() || k.node.log.Full())
+	idle := k.newest.Load() == uint64(k.broker.Applied()) // another snapshot would be the same as the newest
 	k.due.mu.Lock()
-	k.due.dropping = blocked
+	k.due.dropping, k.due.idle = blocking && !idle, blocking && idle
 	k.due.mu.Unlock()
 	if before == 0 {
 		return nil
@@ -276,7 +310,24 @@ func (k *keeper) drop() error {
 	if err := k.node.index.Drop(before); err != nil {
 		return fmt.Errorf("drop index files: %w", err)
 	}
+	k.node.cleaner.wake()
 	return nil
+}
+
+// holding reports whether other nodes, or backups, read the history, so that nothing of it may go. On a full disk they come
+// second: files vanish then, and they begin anew. Called with mu held.
+func (k *keeper) holding() bool {
+	n := k.node
+	others := n.holding != nil && n.holding() || n.backups.held(n.cfg.Clock.Monotonic())
+	return k.held > 0 || others && !n.log.Full()
+}
+
+// mayUseBallast reports whether the ballast may be given up for a snapshot: if that will give back more than it takes, or if
+// the log could not take the room, so that it is there for the next snapshot, too.
+func (k *keeper) mayUseBallast() bool {
+	usage, err := k.node.fs.Usage()
+	return err == nil && k.ballast > 0 && usage.FreeBytes+k.ballast >= k.bytes+k.bytes/4+1<<20 &&
+		(usage.FreeBytes+k.ballast < k.node.cfg.SegmentBytes || k.headIsDead())
 }
 
 // headIsDead reports whether the oldest segment could be dropped if only it were covered.
@@ -287,10 +338,7 @@ func (k *keeper) headIsDead() bool {
 
 func (k *keeper) alive(segment entry.Index) bool {
 	return k.node.index.Alive(segment, func(topic string) (start fact.Offset) {
-		k.broker.View(func(s *state.State) {
-			t, _ := s.Topic([]byte(topic))
-			start = t.Start
-		})
+		k.broker.View(func(s *state.State) { start = startOf(s, topic) })
 		return start
 	})
 }
@@ -304,6 +352,16 @@ func (k *keeper) keepBallast() error {
 	}
 	k.ballast = size // 0 when there is none
 	want := max(ballastMin, 2*k.bytes)
+	defer func() { // one that was given up comes before publishes
+		if k.ballast > 0 {
+			k.gaveUp = false
+		}
+		missing := int64(0)
+		if k.gaveUp {
+			missing = want
+		}
+		k.node.log.KeepFree(missing)
+	}()
 	if size >= want {
 		return nil
 	}
@@ -311,7 +369,11 @@ func (k *keeper) keepBallast() error {
 	if err != nil {
 		return fmt.Errorf("ask for the room on the disk: %w", err)
 	}
-	if usage.FreeBytes < 2*want+k.node.cfg.SegmentBytes || k.node.log.Full() {
+	ample := 2*want + k.node.cfg.SegmentBytes
+	if k.gaveUp {
+		ample = want + k.node.cfg.SegmentBytes
+	}
+	if usage.FreeBytes < ample || k.node.log.NextFull() {
 		return nil
 	}
 	err = replaceFile(fsys, ballastTmp, ballastFile, func(f vfs.File) error { return fillZeros(f, want) })
@@ -328,18 +390,27 @@ func (k *keeper) keepBallast() error {
 	return nil
 }
 
-// ballastHelps reports whether there is room for a snapshot once the ballast is given up. If not, it stays.
-func (k *keeper) ballastHelps() bool {
+// spareSegment gives up the ballast where that, and only that, makes room for a segment: index files and snapshots have taken
+// what a segment that was dropped has given.
+func (k *keeper) spareSegment() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	usage, err := k.node.fs.Usage()
-	return err == nil && k.ballast > 0 && usage.FreeBytes+k.ballast >= k.bytes+k.bytes/4+1<<20
+	need := k.node.cfg.SegmentBytes + k.node.cfg.SegmentBytes/16
+	if err != nil || k.ballast == 0 || usage.FreeBytes >= need || usage.FreeBytes+k.ballast < need {
+		return
+	}
+	if err := k.releaseBallast(); err != nil {
+		k.node.fail(err)
+	}
 }
 
 func (k *keeper) releaseBallast() error {
-	k.ballast = 0
+	k.ballast, k.gaveUp = 0, true
 	if err := k.node.fs.Remove(ballastFile); err != nil {
 		return fmt.Errorf("give up the ballast: %w", err)
 	}
-	k.node.logger.Warn("the disk is full: gave up the reserve for a snapshot")
+	k.node.logger.Warn("the disk is full: gave up the ballast, to get room back")
 	return nil
 }
 

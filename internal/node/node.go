@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"path"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"example.com/mq/internal/index"
 	"example.com/mq/internal/invariant"
 	"example.com/mq/internal/replication"
+	"example.com/mq/internal/replication/pair"
 	"example.com/mq/internal/replication/standalone"
 	"example.com/mq/internal/snapshot"
 	"example.com/mq/internal/state"
@@ -42,8 +44,33 @@ const (
 	DefaultSnapshotBytes   = 64 << 20
 )
 
+// Role is how a node runs.
+type Role string
+
+// The roles.
+const (
+	Standalone Role = "standalone"
+	Leader     Role = "leader"   // of a pair
+	Follower   Role = "follower" // of a pair
+)
+
 // Config says what a node runs on. FS is required.
 type Config struct {
+	Role Role // default Standalone
+	// Epoch is the leader's; at least 1.
+	Epoch entry.Term
+	// ReplicaTimeout is for how long the other node of a pair may be silent. Default pair.DefaultTimeout.
+	ReplicaTimeout time.Duration
+	// Dial connects a leader to its follower, whose address Replica tells.
+	Dial    pair.Dial
+	Replica string
+	// Fatal is called once when the node must stop because another one leads. It must not wait for the node.
+	Fatal func(error)
+	// Pair is told of what happens between the nodes of a pair.
+	Pair pair.Observer
+	// Inline makes the log start no goroutine, for simulations.
+	Inline bool
+
 	FS     vfs.FS // of the data folder
 	Clock  clock.Clock
 	Random io.Reader // of identities; nil for the system's
@@ -55,12 +82,23 @@ type Config struct {
 	SegmentBytes int64
 	// SnapshotBytes is after how much log a snapshot is taken. It bounds what a start has to read.
 	SnapshotBytes int64
+	// ScrubWithin is how long it may take to read the whole log again, to find damage. Default 24 h, with Inline -1. Less
+	// than 0: no limit, and a node that is in no cluster does not read it again at all.
+	ScrubWithin time.Duration
+	// Retention is for how long records are kept of topics that have no settings of their own; zero fields set no limit.
+	Retention fact.Retention
 	// Observer is told of group commits and reads; nil for nobody. Disk is told of the log's disk work.
 	Observer broker.Observer
 	Disk     wal.Observer
 }
 
 func (c Config) withDefaults() Config {
+	if c.Role == "" {
+		c.Role = Standalone
+	}
+	if c.Fatal == nil {
+		c.Fatal = func(error) {}
+	}
 	if c.Clock == nil {
 		c.Clock = clock.System{}
 	}
@@ -76,6 +114,11 @@ func (c Config) withDefaults() Config {
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = DefaultSnapshotBytes
 	}
+	if c.ScrubWithin == 0 {
+		if c.ScrubWithin = DefaultScrubWithin; c.Inline {
+			c.ScrubWithin = -1
+		}
+	}
 	if c.Observer == nil {
 		c.Observer = broker.NoObserver{}
 	}
@@ -89,16 +132,47 @@ type Node struct {
 	fs       vfs.FS
 	logger   *slog.Logger
 	lock     io.Closer
-	identity *identity
+	promises *promises
+	opened   time.Duration // when, by the clock's monotonic time
 
-	// Set by Recover, in this order; broker last, and only then are requests served.
+	identityMu sync.Mutex // guards the field below; Recover and a full sync change it
+	identity   *identity
+
+	// Set by Recover, or on a follower by a full sync, in this order; broker last, and only then are requests served.
 	log    *wal.Log
 	index  *index.Index
 	role   replication.Role
 	keeper *keeper
-	broker atomic.Pointer[broker.Broker]
+	room   room
+	// Set with the broker.
+	cleaner *cleaner
+	broker  atomic.Pointer[broker.Broker]
+
+	waiting atomic.Bool // Recover waits for the lease of the leader before
+	// Of a pair: set by Recover before connections are served.
+	leader   atomic.Pointer[pair.Leader]
+	follower atomic.Pointer[pair.Follower]
+	replica  *replica
+	// unfinishedCommit is what the log of an interrupted full sync shows to be committed.
+	unfinishedCommit entry.Index
+	stop             chan struct{} // closed by Close
+	// Of a life in a cluster.
+	failed     func(error) // told when the disk cannot be trusted any more
+	committed  entry.Index // what the log showed to be committed
+	ended      entry.Index // where the log ended when it was opened
+	checkEvery time.Duration
+	checked    func(at entry.Index, fold *state.Frozen)
+	corrupt    func()        // a read has met damage
+	leaderURL  func() string // of another node; empty when there is none
+	holding    func() bool   // others fetch files: nothing of the log's head and no snapshot may go
+
+	backups backups // that are being taken
+
+	scrubbing scrubbing
+	scrubs    *scrubReport
 
 	progress progress
+	stopping sync.Once
 	closing  sync.Once
 	closeErr error
 }
@@ -111,18 +185,52 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
-	n := &Node{cfg: cfg, fs: cfg.FS, logger: cfg.Logger, lock: lock}
-	if n.identity, err = loadIdentity(cfg.FS, cfg.Random); err != nil {
+	if err := settleNames(cfg.FS); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	n := &Node{cfg: cfg, fs: cfg.FS, logger: cfg.Logger, lock: lock, stop: make(chan struct{}), opened: cfg.Clock.Monotonic(), scrubs: new(scrubReport)}
+	n.room.node = n
+	n.scrubbing.met = make(chan struct{}, 1)
+	n.corrupt = n.scrubbing.corruptMet
+	if err := n.identify(); err != nil {
 		lock.Close()
 		return nil, err
 	}
 	return n, nil
 }
 
-// Recover brings the fold up to the end of the log and begins to serve. It is called once. When it fails, no
+// identify reads, or makes, what says whose data this is, and checks that it may be used as it shall.
+func (n *Node) identify() (err error) {
+	if err := checkUnfinished(n.fs, n.cfg.Role); err != nil {
+		return err
+	}
+	if n.promises, err = loadPromises(n.fs); err != nil {
+		return err
+	}
+	if _, err := n.fs.Size(stateFile); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, fmt.Errorf("this data folder is that of a node of a cluster (it has a %s): start it with -role cluster; nothing was changed", stateFile))
+	}
+	if n.identity, err = loadIdentity(n.fs, n.cfg.Random, n.cfg.Role == Follower); err != nil {
+		return err
+	}
+	if err := checkRole(&n.cfg, n.identity, n.promises.Promise()); err != nil {
+		return err
+	}
+	if n.identity.LogID == "" && n.cfg.Role != Follower { // it was a follower's that never met its leader
+		fresh, err := makeIdentity(n.cfg.Random)
+		if err != nil {
+			return err
+		}
+		n.identity.LogID = fresh.LogID
+		return writeIdentity(n.fs, n.identity)
+	}
+	return nil
+}
+
+// Recover brings the fold up to what is committed and begins to serve. It is called once. When it fails, no
 // entry was changed, and the node can only be closed.
 func (n *Node) Recover() error {
-	started := n.cfg.Clock.Now()
 	for _, dir := range []string{logDir, snapshotDir} {
 		if err := n.fs.Mkdir(dir); err != nil {
 			return fmt.Errorf("make folder %s: %w", dir, err)
@@ -133,47 +241,150 @@ func (n *Node) Recover() error {
 			return fmt.Errorf("sync the data folder: %w", err)
 		}
 	}
+	switch n.cfg.Role {
+	case Follower:
+		return n.recoverFollower()
+	case Leader:
+		return n.recoverLeader()
+	}
+	if p := n.promises.Promise(); p.Epoch != 0 && !p.Alone {
+		p.Alone = true
+		if err := n.promises.SetPromise(p); err != nil {
+			return err
+		}
+	}
+	fold, _, err := n.load(true)
+	if err != nil {
+		return err
+	}
+	if err := n.settleRestored(fold); err != nil {
+		return err
+	}
+	term := max(entry.StandaloneTerm, n.promises.Promise().Epoch, n.log.Tip().Term)
+	return n.serve(fold, func(b *broker.Broker) (replication.Role, error) {
+		return standalone.New(n.log, term, b), nil
+	})
+}
+
+// load reads the newest snapshot, opens the log, and brings the fold and the index up to the end of the log or,
+// unless all is committed, up to what the log itself shows to be committed, which it returns.
+func (n *Node) load(all bool) (fold *state.State, committed entry.Index, err error) {
 	id := n.identity.logID()
 	fold, info, bad, err := snapshot.Load(n.fs, snapshotDir, id)
 	if err != nil {
-		return fmt.Errorf("load a snapshot: %w", err)
+		return nil, 0, fmt.Errorf("load a snapshot: %w", err)
 	}
 	for _, b := range bad {
 		n.logger.Error("a snapshot is damaged and was passed over", "file", b.Name, "err", b.Err)
 	}
-	from := fold.Applied()
-	n.index = index.New(index.Config{FS: n.fs, Dir: logDir, LogID: id})
+	n.index = n.newIndex(id)
 	n.keeper = newKeeper(n, info.Index)
-	if err := n.openLog(id, fold); err != nil {
-		return err
+	if committed, err = n.openLog(id, fold, all); err != nil {
+		return nil, 0, err
 	}
 	if !n.identity.Ready {
 		n.identity.Ready = true
 		if err := writeIdentity(n.fs, n.identity); err != nil {
+			return nil, 0, err
+		}
+	}
+	return fold, committed, nil
+}
+
+// serve makes the broker and the role, and lets requests in. makeRole may return nil: then the node only follows.
+func (n *Node) serve(fold *state.State, makeRole func(*broker.Broker) (replication.Role, error)) error {
+	from, topics := fold.Applied(), fold.LiveTopics()
+	b := broker.New(broker.Config{
+		Log: n.log, State: fold, Index: n.index, Clock: n.cfg.Clock, Window: n.cfg.RequestIDWindow, Reindex: n.reindex,
+		Logger: n.logger, Observer: observer{n.cfg.Observer, n, n.corrupt}, Follower: n.cfg.Role == Follower,
+		CheckEvery: n.checkEvery, Checked: n.checked, Leader: n.leaderURL, Retention: n.cfg.Retention,
+	})
+	n.keeper.broker = b
+	n.cleaner = newCleaner(n, b)
+	role, err := makeRole(b)
+	if err != nil {
+		return err
+	}
+	if role != nil {
+		n.role = role
+		if err := b.Start(role); err != nil {
 			return err
 		}
 	}
-	b := broker.New(broker.Config{
-		Log: n.log, State: fold, Index: n.index, Clock: n.cfg.Clock, Window: n.cfg.RequestIDWindow, Reindex: n.reindex,
-		Logger: n.logger, Observer: observer{n.cfg.Observer, n.keeper},
-	})
-	n.keeper.broker = b
-	n.role = standalone.New(n.log, b)
-	if err := b.Start(n.role); err != nil {
-		return fmt.Errorf("record the settings: %w", err)
-	}
 	n.broker.Store(b)
 	n.keeper.start()
-	n.logger.Info("serving", "log_id", n.identity.LogID, "snapshot_index", uint64(from), "last_index", uint64(n.log.Last()),
-		"topics", fold.Topics(), "took", n.cfg.Clock.Now().Sub(started).Round(time.Microsecond).String())
+	n.cleaner.start()
+	n.startScrub()
+	n.logger.Info("serving", "role", string(n.cfg.Role), "log_id", n.identity.LogID, "applied_index", uint64(from), "last_index", uint64(n.log.Last()),
+		"topics", topics, "took", (n.cfg.Clock.Monotonic() - n.opened).Round(time.Microsecond).String())
 	return nil
 }
 
-// openLog opens the log, replays what the snapshot does not hold, and fills the index.
-func (n *Node) openLog(id entry.LogID, fold *state.State) error {
+func (n *Node) newIndex(id entry.LogID) *index.Index {
+	return index.New(index.Config{FS: n.fs, Dir: logDir, LogID: id})
+}
+
+// logConfig is how the log is opened.
+func (n *Node) logConfig(id entry.LogID) wal.Config {
+	return wal.Config{
+		FS: n.fs, Dir: logDir, LogID: id, SegmentBytes: n.cfg.SegmentBytes,
+		Logger: n.logger, Clock: n.cfg.Clock, Observer: n.cfg.Disk, Progress: n.progress.set, Inline: n.cfg.Inline,
+	}
+}
+
+// openLog opens the log, replays what the snapshot does not hold, and fills the index. If all is false, it stops at
+// what the log shows to be committed. It returns where it stopped.
+func (n *Node) openLog(id entry.LogID, fold *state.State, all bool) (entry.Index, error) {
+	base := fold.Applied()
+	var visit func(e *entry.Entry, p entry.Position) error
+	if all {
+		visit = n.replaying(fold)
+	}
+	proven, err := ReadClean(n.fs)
+	if err != nil {
+		n.logger.Warn("the note of the last clean stop cannot be read; a torn tail is judged without it", "err", err)
+	}
+	cfg := n.logConfig(id)
+	cfg.Proven, cfg.Create = proven, !n.identity.Ready && base == 0
+	log, recovered, err := wal.Open(cfg, base, visit)
+	if errors.Is(err, wal.ErrEmpty) {
+		return 0, fmt.Errorf("the log is lost: folder %s holds no segment, though this data folder had one; restore it from a backup; nothing was changed: %w", logDir, err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	n.log = log
+	for _, d := range recovered.Damage {
+		n.logger.Error("the log is damaged where a snapshot holds what it did; its records cannot be read",
+			"segment", uint64(d.Segment), "position", d.Offset, "first", uint64(d.First), "last", uint64(d.Last), "err", d.Reason)
+	}
+	segments := log.Segments()
+	invariant.Check(segments[0].First <= base+1, "the log begins with entry %d, after the snapshot at %d", segments[0].First, base)
+	if log.Last() < base {
+		return 0, &lostTailError{text: fmt.Sprintf("the log ends with entry %d, before the snapshot at %d: its end is lost; restore it from a backup; nothing acknowledged was changed", log.Last(), base)}
+	}
+	active := segments[len(segments)-1].First
+	if _, err := n.fs.Size(path.Join(logDir, index.FileName(active))); err == nil {
+		// Only sealed segments get one, after the name of their successor is durable.
+		return 0, &lostTailError{segment: active, text: fmt.Sprintf(
+			"the last segment, %d, has an index file, so there was one after it, which is missing: restore it from a backup; nothing acknowledged was changed", active)}
+	}
+	committed := log.Last()
+	if !all {
+		committed = max(base, recovered.Commit)
+		if err := n.replay(fold, committed); err != nil {
+			return 0, err
+		}
+	}
+	return committed, n.fillIndex(committed, !all)
+}
+
+// replaying returns what applies and indexes entries as they are read, in order. Of those that the fold holds
+// already, it only indexes the records.
+func (n *Node) replaying(fold *state.State) func(*entry.Entry, entry.Position) error {
 	base := fold.Applied()
 	var segment entry.Index // that the scan is in; 0 before the first
-	visit := func(e *entry.Entry, p entry.Position) error {
+	return func(e *entry.Entry, p entry.Position) error {
 		if p.Segment != segment {
 			segment = p.Segment
 			n.index.Begin(segment)
@@ -186,38 +397,46 @@ func (n *Node) openLog(id entry.LogID, fold *state.State) error {
 		}
 		return indexEntry(e, p, n.index.Add)
 	}
-	proven, err := ReadClean(n.fs)
-	if err != nil {
-		n.logger.Warn("the note of the last clean stop cannot be read; a torn tail is judged without it", "err", err)
-	}
-	log, recovered, err := wal.Open(wal.Config{
-		Proven: proven,
-		FS:     n.fs, Dir: logDir, LogID: id, SegmentBytes: n.cfg.SegmentBytes, Create: !n.identity.Ready && base == 0,
-		Logger: n.logger, Clock: n.cfg.Clock, Observer: n.cfg.Disk, Progress: n.progress.set,
-	}, base, visit)
-	if errors.Is(err, wal.ErrEmpty) {
-		return fmt.Errorf("the log is lost: folder %s holds no segment, though this data folder had one; restore it from a backup; nothing was changed", logDir)
-	}
-	if err != nil {
-		return err
-	}
-	n.log = log
-	for _, d := range recovered.Damage {
-		n.logger.Error("the log is damaged where a snapshot holds what it did; its records cannot be read",
-			"segment", uint64(d.Segment), "position", d.Offset, "first", uint64(d.First), "last", uint64(d.Last), "err", d.Reason)
-	}
-	segments := log.Segments()
-	invariant.Check(segments[0].First <= base+1, "the log begins with entry %d, after the snapshot at %d", segments[0].First, base)
-	invariant.Check(log.Last() >= base, "the log ends with entry %d, before the snapshot at %d", log.Last(), base)
-	active := segments[len(segments)-1].First
-	if _, err := n.fs.Size(path.Join(logDir, index.FileName(active))); err == nil {
-		// Only sealed segments get one, after the name of their successor is durable.
-		return fmt.Errorf("the last segment, %d, has an index file, so there was one after it, which is missing: restore it from a backup; nothing acknowledged was changed",
-			active)
-	}
-	// The scan has filled the index with what it read. The rest comes from index files.
+}
+
+// replay applies the entries up to one, and fills the index with all that stands in the segments they are in, and in
+// the one that holds the last entry applied.
+func (n *Node) replay(fold *state.State, to entry.Index) error {
+	segments := n.log.Segments()
+	from := segments[0].First
 	for _, s := range segments {
-		if !s.Sealed {
+		if s.First <= fold.Applied() {
+			from = s.First
+		}
+	}
+	visit := n.replaying(fold)
+	c := n.log.NewCursor(from)
+	defer c.Close()
+	f := new(wal.Frames)
+	for from <= to {
+		if _, err := c.Next(f, to, applyBytes); err != nil {
+			return fmt.Errorf("read the log: %w", err)
+		}
+		for i := range f.Len() {
+			e := f.Entry(i)
+			if err := visit(&e, f.Position(i)); err != nil {
+				return err
+			}
+		}
+		from = f.Last() + 1
+	}
+	return nil
+}
+
+// fillIndex gets the index of what was not read from the index files, or makes it again. Beyond an entry there is
+// nothing to index yet; and if that may be cut off, the segment that holds the entry may go on behind it.
+func (n *Node) fillIndex(to entry.Index, mayCut bool) error {
+	segments := n.log.Segments()
+	for _, s := range segments {
+		if s.First > to && s.First != segments[0].First {
+			break
+		}
+		if !s.Sealed || s.Last > to || s.Last == to && mayCut {
 			n.index.Begin(s.First)
 			continue
 		}
@@ -252,43 +471,69 @@ func (n *Node) reindex(segment entry.Index) error {
 
 // indexEntry adds the records of an entry to an index.
 func indexEntry(e *entry.Entry, p entry.Position, add func(string, fact.Offset, int, entry.Position)) error {
-	if e.Kind != fact.KindAppended {
-		return nil
-	}
-	a, err := fact.DecodeAppended(e.Payload)
+	s, ok, err := fact.DecodeStretch(e.Kind, e.TimeMS, e.Payload)
 	if err != nil {
 		return fmt.Errorf("entry %d: %w", e.Index, err)
 	}
-	add(string(a.Topic), a.Base, a.Count, p)
+	if ok {
+		add(string(s.Topic), s.Base, s.Count, p)
+	}
 	return nil
 }
 
-// observer passes on what the broker reports, and tells the keeper.
+// observer passes on what the broker reports, and tells the keeper and the cleaner.
 type observer struct {
 	broker.Observer
-	keeper *keeper
+	node    *Node
+	corrupt func() // may be nil
+}
+
+// Corrupt implements broker.Observer.
+func (o observer) Corrupt() {
+	if o.corrupt != nil {
+		o.corrupt()
+	}
+	o.Observer.Corrupt()
 }
 
 func (o observer) Committed(entries, records int, logBytes int64, retained bool) {
-	o.keeper.committed(logBytes, retained)
+	o.node.keeper.committed(logBytes, retained)
+	o.node.cleaner.committed(logBytes, retained)
 	o.Observer.Committed(entries, records, logBytes, retained)
 }
+
+// ErrInterrupted is returned by Recover after Interrupt.
+var ErrInterrupted = errors.New("the node was stopped while it waited to take over")
+
+// Interrupt ends a wait in Recover: a takeover waits for the lease of the leader before. Recover fails then.
+func (n *Node) Interrupt() { n.stopping.Do(func() { close(n.stop) }) }
 
 // Close stops the node: waiting fetches end, writes are refused, and what is on disk is complete. Requests
 // must have ended before, except fetches.
 func (n *Node) Close() error {
 	n.closing.Do(func() {
 		var errs []error
-		if b := n.broker.Load(); b != nil {
-			b.Close()
+		n.Interrupt()
+		if f := n.follower.Load(); f != nil {
+			errs = append(errs, f.Close())
 		}
-		if n.keeper != nil {
+		if n.replica != nil {
+			n.replica.close()
+		}
+		b := n.broker.Load()
+		if b != nil {
+			n.endScrub()
+			n.cleaner.end()
+			b.Close()
 			n.keeper.close()
 		}
 		if n.role != nil {
 			errs = append(errs, n.role.Close())
 		}
-		if b := n.broker.Load(); b != nil && b.Err() == nil && n.log.Err() == nil {
+		if b != nil {
+			n.cleaner.wait() // now that the role has answered what it waits for
+		}
+		if b != nil && b.Err() == nil && n.log.Err() == nil {
 			errs = append(errs, n.writeClean())
 		}
 		if n.log != nil {

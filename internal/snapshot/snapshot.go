@@ -85,6 +85,38 @@ func List(fsys vfs.FS, dir string, id entry.LogID) ([]Info, []Bad, error) {
 	return good, bad, nil
 }
 
+// File is a snapshot as its folder lists it.
+type File struct {
+	Index entry.Index // of the last entry that it covers, as its name says
+	Bytes int64       // its size
+}
+
+// Files returns the snapshots of a folder, newest first, good and bad ones alike: it reads none of them, see Verify.
+func Files(fsys vfs.FS, dir string) ([]File, error) {
+	names, err := list(fsys, dir)
+	if err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	files := make([]File, len(names))
+	for i, name := range names {
+		files[i].Index, _ = parseName(name)
+		if files[i].Bytes, err = fsys.Size(path.Join(dir, name)); err != nil {
+			return nil, fmt.Errorf("list snapshots: %w", err)
+		}
+	}
+	return files, nil
+}
+
+// Verify reads all of the snapshot at an index and checks every byte of it. An error wraps ErrCorrupt, ErrVersion,
+// fs.ErrNotExist, or is one of reading. It changes nothing.
+func Verify(fsys vfs.FS, dir string, id entry.LogID, index entry.Index) (Info, error) {
+	info, err := check(fsys, dir, fileName(index), id)
+	if err != nil {
+		return Info{}, fmt.Errorf("verify snapshot %s: %w", fileName(index), err)
+	}
+	return info, nil
+}
+
 // Prune removes temporary files that crashes left behind, and snapshots older than the newest good ones, of
 // which it keeps so many (at least one) and returns them, newest first. The log must keep the entries behind
 // the last of them. Bad snapshots do not count, and those newer than the last that is kept stay, for the
@@ -163,7 +195,12 @@ func load(fsys vfs.FS, dir, name string, id entry.LogID) (s *state.State, info I
 
 // check reads a snapshot and verifies its checksums.
 func check(fsys vfs.FS, dir, name string, id entry.LogID) (Info, error) {
-	return read(fsys, dir, name, id, func(body io.Reader) error {
+	return checkAs(fsys, dir, name, name, id)
+}
+
+// checkAs is check for a file that has, or will have, another name.
+func checkAs(fsys vfs.FS, dir, file, name string, id entry.LogID) (Info, error) {
+	return readAs(fsys, dir, file, name, id, func(body io.Reader) error {
 		_, err := io.Copy(io.Discard, body)
 		return err
 	})
@@ -171,7 +208,12 @@ func check(fsys vfs.FS, dir, name string, id entry.LogID) (Info, error) {
 
 // read opens a snapshot, checks its header and hands its body to use, which must read it to io.EOF.
 func read(fsys vfs.FS, dir, name string, id entry.LogID, use func(body io.Reader) error) (Info, error) {
-	file, err := fsys.OpenRead(path.Join(dir, name))
+	return readAs(fsys, dir, name, name, id, use)
+}
+
+// readAs is read for a file that has, or will have, another name.
+func readAs(fsys vfs.FS, dir, from, name string, id entry.LogID, use func(body io.Reader) error) (Info, error) {
+	file, err := fsys.OpenRead(path.Join(dir, from))
 	if err != nil {
 		return Info{}, err
 	}

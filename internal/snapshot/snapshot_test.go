@@ -47,7 +47,7 @@ func grow(tb testing.TB, s *state.State, n int) *state.State {
 		known, _ := s.Topic(topic)
 		if i%2 == 0 {
 			id := binary.LittleEndian.AppendUint64(nil, i)
-			e.Payload = fact.AppendAppended(nil, topic, known.End, id, fact.Digest{byte(i)}, make([]fact.Record, 2))
+			e.Payload = fact.AppendAppended(nil, topic, known.End, known.EndCum, id, fact.Digest{byte(i)}, make([]fact.Record, 2))
 		} else {
 			e.Kind, e.Payload = fact.KindGroupMoved, fact.AppendGroupMoved(nil, topic, []byte("group"), known.End)
 		}

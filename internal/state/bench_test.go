@@ -25,7 +25,7 @@ func bigState(tb testing.TB, topics, groups, ids int) *State {
 	records := []fact.Record{{Value: []byte("v")}}
 	var buf []byte
 	for i := range topics {
-		buf = fact.AppendAppended(buf[:0], fmt.Appendf(nil, "topic-%d", i), 0, nil, fact.Digest{}, records)
+		buf = fact.AppendAppended(buf[:0], fmt.Appendf(nil, "topic-%d", i), 0, 0, nil, fact.Digest{}, records)
 		apply(fact.KindAppended, buf)
 	}
 	for i := range groups {
@@ -35,7 +35,7 @@ func bigState(tb testing.TB, topics, groups, ids int) *State {
 	var rid [16]byte
 	for i := range ids {
 		binary.LittleEndian.PutUint64(rid[:], uint64(i))
-		buf = fact.AppendAppended(buf[:0], []byte("topic-0"), fact.Offset(i+1), rid[:], fact.Digest{1}, records)
+		buf = fact.AppendAppended(buf[:0], []byte("topic-0"), fact.Offset(i+1), uint64(i+1), rid[:], fact.Digest{1}, records)
 		apply(fact.KindAppended, buf)
 	}
 	return s
@@ -58,7 +58,7 @@ func BenchmarkApply(b *testing.B) {
 					e.TimeMS = 1 + int64(i)*36 // 100,000 in the window
 				}
 				e.Index++
-				e.Payload = fact.AppendAppended(e.Payload[:0], []byte("orders"), fact.Offset(i), id, fact.Digest{}, records)
+				e.Payload = fact.AppendAppended(e.Payload[:0], []byte("orders"), fact.Offset(i), uint64(i)*100, id, fact.Digest{}, records)
 				if _, err := s.Apply(&e); err != nil {
 					b.Fatal(err)
 				}
@@ -105,4 +105,18 @@ func BenchmarkMillion(b *testing.B) {
 			}
 		}
 	})
+}
+
+// A restart restores this before anything is served: 5 million request ids, and as many topics and groups as a node has.
+func BenchmarkRestoreFiveMillion(b *testing.B) {
+	var buf bytes.Buffer
+	if _, err := bigState(b, 100_000, 100_000, 5_000_000).Freeze().WriteTo(&buf); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Restore(bytes.NewReader(buf.Bytes())); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -7,6 +7,8 @@ import "errors"
 var (
 	// ErrUnknownKind: the entry is of a kind that this version does not know. A newer version wrote it.
 	ErrUnknownKind = errors.New("unknown kind of entry (written by a newer version)")
+	// ErrRetiredKind: the entry is of a kind that only versions wrote that were never released.
+	ErrRetiredKind = errors.New("retired kind of entry (written by an unreleased version)")
 	// ErrContradiction: the entry does not fit to the entries before it. A program erred when it was decided,
 	// or entries are missing.
 	ErrContradiction = errors.New("entry contradicts the state")

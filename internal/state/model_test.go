@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -17,13 +18,29 @@ import (
 type model struct {
 	last   entry.Entry // without payload
 	window int64
+	floor  fact.Offset
 	names  []string // of topics, by id
 	topics map[string]modelTopic
-	groups map[[2]string]fact.Offset // by topic and group
-	ids    []modelID                 // those not forgotten, oldest first
+	groups map[[2]string]Group // by topic and group
+	ids    []modelID           // those not forgotten, oldest first
 }
 
-type modelTopic struct{ start, end fact.Offset }
+// modelTopic has all records that are kept. Its slices are never changed in place, so that clones may share them.
+type modelTopic struct {
+	start, end fact.Offset
+	cum        uint64 // of all records ever
+	records    []modelRecord
+	gaps       []Gap
+	retention  fact.Retention
+	deleted    bool
+}
+
+type modelRecord struct {
+	offset fact.Offset
+	size   uint64
+	cum    uint64 // of all records before it
+	timeMS int64
+}
 
 type modelID struct {
 	topic, id string
@@ -32,7 +49,7 @@ type modelID struct {
 }
 
 func newModel() *model {
-	return &model{window: 3_600_000, topics: map[string]modelTopic{}, groups: map[[2]string]fact.Offset{}}
+	return &model{window: 3_600_000, topics: map[string]modelTopic{}, groups: map[[2]string]Group{}}
 }
 
 func (m *model) clone() *model {
@@ -40,6 +57,50 @@ func (m *model) clone() *model {
 	c.names, c.ids = slices.Clone(m.names), slices.Clone(m.ids)
 	c.topics, c.groups = maps.Clone(m.topics), maps.Clone(m.groups)
 	return &c
+}
+
+// topic finds a topic that has not been deleted.
+func (m *model) topic(name string) (modelTopic, bool) {
+	t, ok := m.topics[name]
+	return t, ok && !t.deleted
+}
+
+func (m *model) id(name string) TopicID { return TopicID(slices.Index(m.names, name)) }
+
+// from returns the records from an offset on.
+func (t *modelTopic) from(start fact.Offset) []modelRecord {
+	i := slices.IndexFunc(t.records, func(r modelRecord) bool { return r.offset >= start })
+	if i < 0 {
+		return nil
+	}
+	return t.records[i:]
+}
+
+// cumAt is the sum of the bytes before the first record from an offset on.
+func (t *modelTopic) cumAt(start fact.Offset) uint64 {
+	if rest := t.from(start); len(rest) > 0 {
+		return rest[0].cum
+	}
+	return t.cum
+}
+
+// inGap says whether an offset is in a gap and not the first one there.
+func (t *modelTopic) inGap(off fact.Offset) bool {
+	return slices.ContainsFunc(t.gaps, func(g Gap) bool { return g.From < off && off < g.To })
+}
+
+// genOffset draws offsets at which something changes, and others.
+func (m *model) genOffset(t *rapid.T, name string) fact.Offset {
+	topic := m.topics[name]
+	of := []fact.Offset{0, topic.start, topic.end, topic.end}
+	for _, g := range topic.gaps {
+		of = append(of, g.From, g.To, g.From+(g.To-g.From)/2)
+	}
+	for range min(4, len(topic.records)) {
+		of = append(of, rapid.SampledFrom(topic.records).Draw(t, "record").offset)
+	}
+	off := rapid.SampledFrom(of).Draw(t, "offset")
+	return (off + fact.Offset(rapid.SampledFrom([]int{0, 0, 0, 1, -1}).Draw(t, "off by"))) & fact.OffsetMax
 }
 
 // rememberedAt returns what is remembered when an entry of that time has been applied.
@@ -117,13 +178,25 @@ var (
 func (r *run) appended(t *rapid.T, e entry.Entry, topic, id string, count int) {
 	records := make([]fact.Record, count)
 	old, known := r.m.topics[topic]
+	if !known {
+		old.start, old.end = r.m.floor, r.m.floor
+	}
+	after := old
+	after.deleted, after.records = false, slices.Clone(old.records)
+	for i := range records {
+		n := (int(e.Index) + i) % 5 // of 5 records, one has nothing
+		records[i] = fact.Record{Key: make([]byte, n/2), Value: make([]byte, n-n/2)}
+		after.records = append(after.records, modelRecord{after.end, uint64(n), after.cum, e.TimeMS})
+		after.end++
+		after.cum += uint64(n)
+	}
 	want := Remembered{Base: old.end, Count: count}
 	if id != "" {
 		want.Digest = fact.Digest{byte(e.Index), byte(count)}
 		r.used[[2]string{topic, id}] = true
 	}
 	e.Kind = fact.KindAppended
-	e.Payload = fact.AppendAppended(nil, []byte(topic), old.end, []byte(id), want.Digest, records)
+	e.Payload = fact.AppendAppended(nil, []byte(topic), old.end, old.cum, []byte(id), want.Digest, records)
 	if _, ok := r.m.remembered(topic, id, e.TimeMS); ok {
 		r.refuse(t, e, ErrContradiction)
 		return
@@ -131,9 +204,9 @@ func (r *run) appended(t *rapid.T, e entry.Entry, topic, id string, count int) {
 	if !known {
 		r.m.names = append(r.m.names, topic)
 	}
-	effect := Effect{Topic: TopicID(slices.Index(r.m.names, topic)), Name: topic, First: old.end, Count: count}
+	effect := Effect{Topic: r.m.id(topic), Name: topic, First: old.end, Count: count}
 	r.apply(t, e, effect, func(m *model) {
-		m.topics[topic] = modelTopic{old.start, old.end + fact.Offset(count)}
+		m.topics[topic] = after
 		if id != "" {
 			m.ids = append(m.ids, modelID{topic, id, want, e.TimeMS})
 		}
@@ -162,33 +235,36 @@ func (r *run) actions() map[string]func(*rapid.T) {
 					continue
 				}
 				e = entry.Entry{Index: r.m.last.Index + 1, Term: r.m.last.Term, TimeMS: r.m.last.TimeMS}
-				r.moved(t, e, topic, "many", 0)
+				r.moved(t, e, topic, "many", r.m.topics[topic].start)
 			}
 		},
-		"append with gap": func(t *rapid.T) {
+		"append elsewhere": func(t *rapid.T) { // than at the end, or after as many bytes as there are
 			e, topic := r.next(t), genTopic.Draw(t, "topic")
+			end, cum, _, _ := r.s.Ended([]byte(topic))
+			switch rapid.IntRange(0, 2).Draw(t, "mistake") {
+			case 0:
+				end += fact.Offset(rapid.IntRange(1, 3).Draw(t, "gap"))
+			case 1:
+				cum += uint64(rapid.IntRange(1, 3).Draw(t, "more bytes"))
+			case 2:
+				if cum--; cum == math.MaxUint64 {
+					cum = 1
+				}
+			}
 			e.Kind = fact.KindAppended
-			base := r.m.topics[topic].end + fact.Offset(rapid.IntRange(1, 3).Draw(t, "gap"))
-			e.Payload = fact.AppendAppended(nil, []byte(topic), base, nil, fact.Digest{}, make([]fact.Record, 1))
+			e.Payload = fact.AppendAppended(nil, []byte(topic), end, cum, nil, fact.Digest{}, make([]fact.Record, 1))
 			r.refuse(t, e, ErrContradiction)
 		},
 		"move group": func(t *rapid.T) {
 			topic := genTopic.Draw(t, "topic")
-			next := rapid.Uint64Range(0, uint64(r.m.topics[topic].end)+1).Draw(t, "next")
-			r.moved(t, r.next(t), topic, genGroup.Draw(t, "group"), fact.Offset(next))
+			r.moved(t, r.next(t), topic, genGroup.Draw(t, "group"), r.m.genOffset(t, topic))
 		},
-		"retain": func(t *rapid.T) {
-			e, topic := r.next(t), genTopic.Draw(t, "topic")
-			old, known := r.m.topics[topic]
-			start := fact.Offset(rapid.Uint64Range(0, uint64(old.end)+1).Draw(t, "start"))
-			e.Kind, e.Payload = fact.KindTopicRetained, fact.AppendTopicRetained(nil, []byte(topic), start)
-			if !known || start < old.start || start > old.end {
-				r.refuse(t, e, ErrContradiction)
-				return
-			}
-			effect := Effect{Topic: TopicID(slices.Index(r.m.names, topic)), Name: topic, First: start}
-			r.apply(t, e, effect, func(m *model) { m.topics[topic] = modelTopic{start, old.end} })
-		},
+		"retain":          r.retained,
+		"keep":            r.kept,
+		"configure":       r.configured,
+		"delete topic":    r.topicDeleted,
+		"delete group":    r.groupDeleted,
+		"restored backup": r.restoredBackup,
 		"settings": func(t *rapid.T) {
 			e := r.next(t)
 			window := rapid.SampledFrom([]int64{0, 1, 1000, 5000, 3_600_000, fact.WindowMaxMS}).Draw(t, "window")
@@ -200,11 +276,16 @@ func (r *run) actions() map[string]func(*rapid.T) {
 			e.Kind = fact.KindMarker
 			r.apply(t, e, Effect{}, func(*model) {})
 		},
+		"checked": func(t *rapid.T) {
+			e := r.next(t)
+			e.Kind = fact.KindChecked
+			r.apply(t, e, Effect{}, func(*model) {})
+		},
 		"what cannot come next": func(t *rapid.T) {
 			e := r.next(t)
 			e.Kind = fact.KindMarker
 			want := ErrContradiction
-			switch rapid.IntRange(0, 6).Draw(t, "mistake") {
+			switch rapid.IntRange(0, 7).Draw(t, "mistake") {
 			case 0:
 				e.Index++
 			case 1:
@@ -219,10 +300,13 @@ func (r *run) actions() map[string]func(*rapid.T) {
 			case 4:
 				e.TimeMS = TimeMaxMS + 1
 			case 5:
-				e.Kind = rapid.SampledFrom([]entry.Kind{0, 6, 255}).Draw(t, "kind")
+				e.Kind = rapid.SampledFrom([]entry.Kind{0, 14, 255}).Draw(t, "kind")
 				want = ErrUnknownKind
+			case 7:
+				e.Kind = rapid.SampledFrom([]entry.Kind{2, 4}).Draw(t, "kind")
+				want = ErrRetiredKind
 			case 6:
-				e.Kind = entry.Kind(rapid.IntRange(1, 5).Draw(t, "kind"))
+				e.Kind = rapid.SampledFrom([]entry.Kind{1, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13}).Draw(t, "kind")
 				e.Payload = bytes.Repeat([]byte{0xff}, 20)
 				want = fact.ErrMalformed
 			}
@@ -245,12 +329,134 @@ func (r *run) actions() map[string]func(*rapid.T) {
 
 func (r *run) moved(t *rapid.T, e entry.Entry, topic, group string, next fact.Offset) {
 	e.Kind, e.Payload = fact.KindGroupMoved, fact.AppendGroupMoved(nil, []byte(topic), []byte(group), next)
-	if old, known := r.m.topics[topic]; !known || next > old.end {
+	if old, known := r.m.topic(topic); !known || next > old.end || old.inGap(next) {
 		r.refuse(t, e, ErrContradiction)
 		return
 	}
-	effect := Effect{Topic: TopicID(slices.Index(r.m.names, topic)), Name: topic, First: next}
-	r.apply(t, e, effect, func(m *model) { m.groups[[2]string{topic, group}] = next })
+	effect := Effect{Topic: r.m.id(topic), Name: topic, First: next}
+	r.apply(t, e, effect, func(m *model) {
+		m.groups[[2]string{topic, group}] = Group{Topic: effect.Topic, Name: group, Next: next, TimeMS: e.TimeMS}
+	})
+}
+
+func (r *run) retained(t *rapid.T) {
+	e, topic := r.next(t), genTopic.Draw(t, "topic")
+	old, known := r.m.topic(topic)
+	after := old
+	after.start = r.m.genOffset(t, topic)
+	after.records = old.from(after.start)
+	after.gaps = slices.DeleteFunc(slices.Clone(old.gaps), func(g Gap) bool { return g.To <= after.start })
+	cum, low := old.cumAt(after.start), old.cumAt(old.start)
+	wrong := false
+	switch rapid.IntRange(0, 9).Draw(t, "mistake") {
+	case 0:
+		cum, wrong = old.cum+1, true
+	case 1:
+		if wrong = low > 0; wrong {
+			cum = low - 1
+		}
+	case 2: // within the bounds, and nothing or all is gone
+		if wrong = after.start == old.start && low < old.cum; wrong {
+			cum++
+		}
+		if len(after.records) == 0 && low < old.cum {
+			cum, wrong = old.cum-1, true
+		}
+	}
+	e.Kind, e.Payload = fact.KindTopicRetained, fact.AppendTopicRetained(nil, []byte(topic), after.start, cum)
+	if !known || wrong || after.start < old.start || after.start > old.end || old.inGap(after.start) {
+		r.refuse(t, e, ErrContradiction)
+		return
+	}
+	r.apply(t, e, Effect{Topic: r.m.id(topic), Name: topic, First: after.start}, func(m *model) { m.topics[topic] = after })
+}
+
+func (r *run) kept(t *rapid.T) {
+	e, topic := r.next(t), genTopic.Draw(t, "topic")
+	old, known := r.m.topic(topic)
+	base := min(r.m.genOffset(t, topic), fact.OffsetMax-fact.BatchMax)
+	records := make([]fact.KeptRecord, rapid.IntRange(1, fact.BatchMax).Draw(t, "count"))
+	missing := false
+	for i := range records {
+		at := slices.IndexFunc(old.records, func(m modelRecord) bool { return m.offset == base+fact.Offset(i) })
+		if missing = missing || at < 0; missing {
+			if i > 0 {
+				records[i].TimeMS = records[i-1].TimeMS
+			}
+			continue
+		}
+		records[i] = fact.KeptRecord{TimeMS: old.records[at].timeMS, Record: fact.Record{Value: make([]byte, old.records[at].size)}}
+	}
+	late := rapid.IntRange(0, 9).Draw(t, "late") == 0 && e.TimeMS < TimeMaxMS
+	if late {
+		records[len(records)-1].TimeMS = e.TimeMS + 1
+	}
+	e.Kind, e.Payload = fact.KindKept, fact.AppendKept(nil, []byte(topic), base, old.cumAt(base), records)
+	if !known || missing || late {
+		r.refuse(t, e, ErrContradiction)
+		return
+	}
+	r.apply(t, e, Effect{Topic: r.m.id(topic), Name: topic, First: base, Count: len(records)}, func(*model) {})
+}
+
+func (r *run) configured(t *rapid.T) {
+	e, topic := r.next(t), genTopic.Draw(t, "topic")
+	after, known := r.m.topic(topic)
+	limit := rapid.SampledFrom([]fact.Limit{fact.LimitDefault, fact.LimitDefault, fact.LimitNone, 1, fact.OffsetMax})
+	after.retention = fact.Retention{MS: limit.Draw(t, "ms"), Bytes: limit.Draw(t, "bytes"), Records: limit.Draw(t, "records")}
+	e.Kind, e.Payload = fact.KindTopicConfigured, fact.AppendTopicConfigured(nil, []byte(topic), after.retention)
+	if !known {
+		r.refuse(t, e, ErrContradiction)
+		return
+	}
+	r.apply(t, e, Effect{Topic: r.m.id(topic), Name: topic}, func(m *model) { m.topics[topic] = after })
+}
+
+func (r *run) topicDeleted(t *rapid.T) {
+	e, topic := r.next(t), genTopic.Draw(t, "topic")
+	e.Kind, e.Payload = fact.KindTopicDeleted, fact.AppendTopicDeleted(nil, []byte(topic))
+	old, known := r.m.topic(topic)
+	if !known {
+		r.refuse(t, e, ErrContradiction)
+		return
+	}
+	r.apply(t, e, Effect{Topic: r.m.id(topic), Name: topic, First: old.end}, func(m *model) {
+		m.topics[topic] = modelTopic{start: old.end, end: old.end, cum: old.cum, deleted: true}
+		maps.DeleteFunc(m.groups, func(key [2]string, _ Group) bool { return key[0] == topic })
+	})
+}
+
+func (r *run) groupDeleted(t *rapid.T) {
+	e, topic, group := r.next(t), genTopic.Draw(t, "topic"), genGroup.Draw(t, "group")
+	e.Kind, e.Payload = fact.KindGroupDeleted, fact.AppendGroupDeleted(nil, []byte(topic), []byte(group))
+	if _, known := r.m.groups[[2]string{topic, group}]; !known {
+		r.refuse(t, e, ErrContradiction)
+		return
+	}
+	r.apply(t, e, Effect{Topic: r.m.id(topic), Name: topic}, func(m *model) { delete(m.groups, [2]string{topic, group}) })
+}
+
+func (r *run) restoredBackup(t *rapid.T) {
+	e := r.next(t)
+	floor := r.m.floor/fact.RestoreStep + fact.Offset(rapid.IntRange(0, 2).Draw(t, "steps"))
+	floor = max(1, floor) * fact.RestoreStep
+	e.Kind, e.Payload = fact.KindRestored, fact.AppendRestored(nil, floor)
+	if floor <= r.m.floor {
+		r.refuse(t, e, ErrContradiction)
+		return
+	}
+	r.apply(t, e, Effect{}, func(m *model) {
+		m.floor = floor
+		for name, topic := range m.topics {
+			if topic.deleted {
+				topic.start = floor
+			} else {
+				topic.gaps = append(slices.Clone(topic.gaps), Gap{topic.end, floor})
+			}
+			topic.end = floor
+			m.topics[name] = topic
+		}
+	})
 }
 
 // restored writes a frozen state and reads it back.
@@ -281,6 +487,8 @@ func (r *run) check(t *rapid.T) {
 			t.Fatal("a frozen state changed")
 		}
 		r.compare(t, restored(t, f.f), f.m)
+		compareFrozen(t, f.f, f.m)
+		compareFrozen(t, r.s.FreezeTables(), r.m)
 	}
 }
 
@@ -288,21 +496,44 @@ func (r *run) compare(t *rapid.T, s *State, m *model) {
 	if s.Applied() != m.last.Index || s.Term() != m.last.Term || s.TimeMS() != m.last.TimeMS || s.WindowMS() != m.window {
 		t.Fatalf("state at %d, term %d, %d ms, window %d ms; model %+v", s.Applied(), s.Term(), s.TimeMS(), s.WindowMS(), m.last)
 	}
-	if s.Topics() != len(m.topics) || s.Groups() != len(m.groups) || s.RequestIDs() < len(m.ids) {
-		t.Fatalf("%d topics, %d groups, %d request ids; model %d, %d, %d",
-			s.Topics(), s.Groups(), s.RequestIDs(), len(m.topics), len(m.groups), len(m.ids))
+	var live int
+	var bytes, records uint64
+	for _, topic := range m.topics {
+		if !topic.deleted {
+			live++
+		}
+		bytes += topic.cum - topic.cumAt(topic.start)
+		records += uint64(len(topic.records))
+	}
+	if s.Topics() != len(m.topics) || s.Groups() != len(m.groups) || s.RequestIDs() < len(m.ids) || s.Floor() != m.floor {
+		t.Fatalf("%d topics, %d groups, %d request ids, floor %d; model %d, %d, %d, %d",
+			s.Topics(), s.Groups(), s.RequestIDs(), s.Floor(), len(m.topics), len(m.groups), len(m.ids), m.floor)
+	}
+	if s.LiveTopics() != live || s.LiveBytes() != bytes || s.LiveRecords() != records {
+		t.Fatalf("%d topics live, %d bytes, %d records; model %d, %d, %d", s.LiveTopics(), s.LiveBytes(), s.LiveRecords(), live, bytes, records)
 	}
 	for i, name := range m.names {
-		want := Topic{TopicID(i), name, m.topics[name].start, m.topics[name].end}
-		if got, ok := s.Topic([]byte(name)); !ok || got != want || s.TopicByID(TopicID(i)) != want {
+		topic := m.topics[name]
+		want := Topic{TopicID(i), name, topic.start, topic.end, topic.cumAt(topic.start), topic.cum, topic.retention, topic.gaps, topic.deleted}
+		if got := s.TopicByID(TopicID(i)); !sameTopic(got, want) {
 			t.Fatalf("topic %+v, want %+v", got, want)
 		}
+		if got, ok := s.Topic([]byte(name)); ok == topic.deleted || (ok && !sameTopic(got, want)) {
+			t.Fatalf("topic %+v, %v; want %+v", got, ok, want)
+		}
+		if end, cum, id, known := s.Ended([]byte(name)); end != topic.end || cum != topic.cum || id != want.ID || !known {
+			t.Fatalf("topic %d ended at %d, %d bytes, %v; want %+v", id, end, cum, known, want)
+		}
+		compareOffsets(t, s.TopicByID(TopicID(i)), &topic)
 		for _, group := range []string{"a", "g", "h", "many", "never"} {
 			want, known := m.groups[[2]string{name, group}]
 			if got, ok := s.Group(TopicID(i), []byte(group)); ok != known || got != want {
-				t.Fatalf("group %q of %q: %d, %v; want %d, %v", group, name, got, ok, want, known)
+				t.Fatalf("group %q of %q: %+v, %v; want %+v, %v", group, name, got, ok, want, known)
 			}
 		}
+	}
+	if end, cum, _, known := s.Ended([]byte("never")); end != m.floor || cum != 0 || known {
+		t.Fatalf("a topic that never was ended at %d, %d bytes, %v", end, cum, known)
 	}
 	if _, ok := s.Topic([]byte("never")); ok {
 		t.Fatal("a topic that never was")
@@ -316,15 +547,103 @@ func (r *run) compare(t *rapid.T, s *State, m *model) {
 			want[[2]string{e.topic, e.id}] = e.what
 		}
 		for used := range r.used {
-			topic, ok := s.Topic([]byte(used[0]))
-			if !ok {
+			_, _, id, known := s.Ended([]byte(used[0]))
+			if !known {
 				continue // used after the freeze
 			}
-			got, ok := s.RequestID(topic.ID, []byte(used[1]), now)
+			got, ok := s.RequestID(id, []byte(used[1]), now)
 			if w, known := want[used]; ok != known || got != w {
 				t.Fatalf("request id %q of %q at %d ms: %+v, %v; want %+v, %v", used[1], used[0], now, got, ok, w, known)
 			}
 		}
+	}
+}
+
+func sameTopic(a, b Topic) bool {
+	same := slices.Equal(a.Gaps, b.Gaps)
+	a.Gaps, b.Gaps = nil, nil
+	return same && fmt.Sprint(a) == fmt.Sprint(b)
+}
+
+// compareOffsets compares what a topic says about single offsets with its records.
+func compareOffsets(t *rapid.T, got Topic, want *modelTopic) {
+	if n := uint64(len(want.records)); got.Records() != n {
+		t.Fatalf("%d records, want %d", got.Records(), n)
+	}
+	at := []fact.Offset{0, got.Start, got.End, got.End + 1, fact.OffsetMax}
+	for _, g := range want.gaps {
+		at = append(at, g.From-1, g.From, g.From+1, g.To-1, g.To, g.To+1)
+	}
+	for _, from := range at {
+		for _, to := range at {
+			n := 0
+			for _, r := range want.records {
+				if from <= r.offset && r.offset < to {
+					n++
+				}
+			}
+			if between := got.Between(from, to); between != uint64(n) {
+				t.Fatalf("%d records between %d and %d, want %d, in %+v", between, from, to, n, got)
+			}
+		}
+		next, gap, ok := got.Normal(from)
+		wantNext, wantGap := from, Gap{}
+		for _, g := range want.gaps { // rising
+			if wantNext == g.From {
+				if wantNext = g.To; wantGap == (Gap{}) {
+					wantGap = g
+				}
+			}
+		}
+		if want.inGap(from) {
+			i := slices.IndexFunc(want.gaps, func(g Gap) bool { return g.From < from && from < g.To })
+			wantGap, wantNext = want.gaps[i], want.gaps[i].To
+			for _, g := range want.gaps {
+				if wantNext == g.From {
+					wantNext = g.To
+				}
+			}
+		}
+		if next != wantNext || ok == want.inGap(from) || (gap == nil) != (wantGap == Gap{}) || (gap != nil && *gap != wantGap) {
+			t.Fatalf("at %d a reader goes on at %d, %v, %v; want %d, %v", from, next, gap, ok, wantNext, wantGap)
+		}
+	}
+	for _, n := range []int{0, 1, len(want.records) / 2, len(want.records) - 1, len(want.records), len(want.records) + 1} {
+		if n < 0 {
+			continue
+		}
+		off := want.end
+		if n < len(want.records) {
+			off = want.records[n].offset
+		}
+		if nth := got.Nth(uint64(n)); nth != off {
+			t.Fatalf("record %d has the offset %d, want %d, in %+v", n, nth, off, got)
+		}
+	}
+}
+
+// compareFrozen compares what a frozen state lists.
+func compareFrozen(t *rapid.T, f *Frozen, m *model) {
+	if f.Topics() != len(m.names) {
+		t.Fatalf("%d topics, want %d", f.Topics(), len(m.names))
+	}
+	n := 0
+	for got := range f.EachTopic {
+		if want := m.topics[got.Name]; m.names[n] != got.Name || got.End != want.end || got.Deleted != want.deleted || !sameTopic(got, f.TopicByID(got.ID)) {
+			t.Fatalf("topic %d is %+v, want %+v", n, got, want)
+		}
+		n++
+	}
+	groups := maps.Clone(m.groups)
+	for got := range f.EachGroup {
+		key := [2]string{m.names[got.Topic], got.Name}
+		if want := groups[key]; got != want {
+			t.Fatalf("group %+v, want %+v", got, want)
+		}
+		delete(groups, key)
+	}
+	if n != len(m.names) || len(groups) > 0 {
+		t.Fatalf("%d topics of %d listed, groups %v not", n, len(m.names), groups)
 	}
 }
 

@@ -17,9 +17,13 @@ import (
 //	term=N   likewise
 //	index=N  likewise; without it, one more
 //
-//	append topic=T [base=N] [count=N] [id=I] [digest=D]   base: without it, the topic's end
+//	append topic=T [base=N] [cum=N] [count=N] [size=N] [id=I] [digest=D]   base, cum: without them, the topic's end
 //	move topic=T group=G next=N
-//	retain topic=T start=N
+//	retain topic=T start=N [cum=N]                        cum: without it, as if all records were of one size
+//	keep topic=T base=N [cum=N] [count=N] [size=N] [was=N]     was: the time of the records in ms
+//	configure topic=T [ms=N] [bytes=N] [records=N]        -1 for none
+//	delete topic=T [group=G]
+//	restored floor=N
 //	settings window=N
 //	marker
 //	raw kind=N hex=H                                      any payload
@@ -58,6 +62,12 @@ func (a args) num(name string, without uint64) uint64 {
 	return without
 }
 
+func (a args) limit(name string) fact.Limit {
+	var l int64
+	a.d.MaybeScanArgs(a.t, name, &l)
+	return fact.Limit(l)
+}
+
 func (a args) str(name string) []byte {
 	var s string
 	a.d.MaybeScanArgs(a.t, name, &s)
@@ -72,13 +82,37 @@ func (c *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "append":
 		var digest fact.Digest
 		copy(digest[:], a.str("digest"))
-		base := fact.Offset(a.num("base", uint64(known.End)))
+		end, cum, _, _ := c.s.Ended(topic)
 		records := make([]fact.Record, a.num("count", 1))
-		return c.apply(a, fact.KindAppended, fact.AppendAppended(nil, topic, base, a.str("id"), digest, records))
+		for i := range records {
+			records[i].Value = make([]byte, a.num("size", 0))
+		}
+		base := fact.Offset(a.num("base", uint64(end)))
+		return c.apply(a, fact.KindAppended, fact.AppendAppended(nil, topic, base, a.num("cum", cum), a.str("id"), digest, records))
 	case "move":
 		return c.apply(a, fact.KindGroupMoved, fact.AppendGroupMoved(nil, topic, a.str("group"), fact.Offset(a.num("next", 0))))
 	case "retain":
-		return c.apply(a, fact.KindTopicRetained, fact.AppendTopicRetained(nil, topic, fact.Offset(a.num("start", 0))))
+		start, cum := fact.Offset(a.num("start", 0)), known.EndCum
+		if rest, all := known.Between(start, known.End), known.Records(); rest > 0 {
+			cum -= (known.EndCum - known.StartCum) / all * rest
+		}
+		return c.apply(a, fact.KindTopicRetained, fact.AppendTopicRetained(nil, topic, start, a.num("cum", cum)))
+	case "keep":
+		records := make([]fact.KeptRecord, a.num("count", 1))
+		for i := range records {
+			records[i].TimeMS, records[i].Value = int64(a.num("was", 0)), make([]byte, a.num("size", 0))
+		}
+		return c.apply(a, fact.KindKept, fact.AppendKept(nil, topic, fact.Offset(a.num("base", 0)), a.num("cum", 0), records))
+	case "configure":
+		return c.apply(a, fact.KindTopicConfigured, fact.AppendTopicConfigured(nil, topic,
+			fact.Retention{MS: a.limit("ms"), Bytes: a.limit("bytes"), Records: a.limit("records")}))
+	case "delete":
+		if group := a.str("group"); len(group) > 0 {
+			return c.apply(a, fact.KindGroupDeleted, fact.AppendGroupDeleted(nil, topic, group))
+		}
+		return c.apply(a, fact.KindTopicDeleted, fact.AppendTopicDeleted(nil, topic))
+	case "restored":
+		return c.apply(a, fact.KindRestored, fact.AppendRestored(nil, fact.Offset(a.num("floor", 0))))
 	case "settings":
 		return c.apply(a, fact.KindSettings, fact.AppendSettings(nil, int64(a.num("window", 0))))
 	case "marker":
@@ -95,24 +129,38 @@ func (c *script) run(t *testing.T, d *datadriven.TestData) string {
 		var b strings.Builder
 		for id := range TopicID(c.s.Topics()) {
 			t := c.s.TopicByID(id)
-			fmt.Fprintf(&b, "%d %s: %d to %d\n", t.ID, t.Name, t.Start, t.End)
+			fmt.Fprintf(&b, "%d %s: %d to %d", t.ID, t.Name, t.Start, t.End)
+			if t.EndCum > 0 {
+				fmt.Fprintf(&b, ", after %d to %d bytes", t.StartCum, t.EndCum)
+			}
+			if t.Retention != (fact.Retention{}) {
+				fmt.Fprintf(&b, ", keeps %+v", t.Retention)
+			}
+			for _, g := range t.Gaps {
+				fmt.Fprintf(&b, ", gap %d to %d", g.From, g.To)
+			}
+			if t.Deleted {
+				b.WriteString(", deleted")
+			}
+			b.WriteByte('\n')
 		}
 		return b.String()
 	case "group":
-		next, ok := c.s.Group(known.ID, a.str("group"))
+		g, ok := c.s.Group(known.ID, a.str("group"))
 		if !ok {
 			return "none"
 		}
-		return fmt.Sprintf("next %d", next)
+		return fmt.Sprintf("next %d, moved at %d ms", g.Next, g.TimeMS)
 	case "id":
-		r, ok := c.s.RequestID(known.ID, a.str("id"), int64(a.num("now", uint64(c.s.TimeMS()))))
+		_, _, id, _ := c.s.Ended(topic)
+		r, ok := c.s.RequestID(id, a.str("id"), int64(a.num("now", uint64(c.s.TimeMS()))))
 		if !ok {
 			return "none"
 		}
 		return fmt.Sprintf("base %d, count %d, digest %q", r.Base, r.Count, bytes.TrimRight(r.Digest[:], "\x00"))
 	case "show":
-		return fmt.Sprintf("applied %d, term %d, time %d ms, window %d ms, %d topics, %d groups, %d request ids in memory",
-			c.s.Applied(), c.s.Term(), c.s.TimeMS(), c.s.WindowMS(), c.s.Topics(), c.s.Groups(), c.s.RequestIDs())
+		return fmt.Sprintf("applied %d, term %d, time %d ms, window %d ms, %d topics, %d records of %d bytes, %d groups, %d request ids in memory",
+			c.s.Applied(), c.s.Term(), c.s.TimeMS(), c.s.WindowMS(), c.s.LiveTopics(), c.s.LiveRecords(), c.s.LiveBytes(), c.s.Groups(), c.s.RequestIDs())
 	case "freeze":
 		f := c.s.Freeze()
 		c.frozen[string(a.str("name"))] = f
@@ -156,9 +204,9 @@ func (c *script) apply(a args, kind entry.Kind, payload []byte) string {
 		return "error: " + err.Error()
 	}
 	switch kind {
-	case fact.KindAppended:
+	case fact.KindAppended, fact.KindKept:
 		return fmt.Sprintf("%d: topic %d %s, %d from %d", e.Index, effect.Topic, effect.Name, effect.Count, effect.First)
-	case fact.KindGroupMoved, fact.KindTopicRetained:
+	case fact.KindGroupMoved, fact.KindTopicRetained, fact.KindTopicDeleted:
 		return fmt.Sprintf("%d: topic %d %s, at %d", e.Index, effect.Topic, effect.Name, effect.First)
 	}
 	return fmt.Sprintf("%d: ok", e.Index)

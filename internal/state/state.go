@@ -9,8 +9,6 @@
 package state
 
 import (
-	"fmt"
-
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/fact"
 )
@@ -18,21 +16,11 @@ import (
 // WindowDefaultMS is for how long request ids are remembered until a KindSettings fact says otherwise: 1 h.
 const WindowDefaultMS = 3600 * 1000
 
-// TimeMaxMS is the latest time that an entry can have: 48 bits of milliseconds, the year 10889.
-const TimeMaxMS = 1<<48 - 1
+// TimeMaxMS is the latest time that an entry can have.
+const TimeMaxMS = fact.TimeMaxMS
 
 // evictMost is how many expired request ids one entry removes. An entry adds at most one.
 const evictMost = 16
-
-// TopicID numbers the topics in the order of their first records, from 0. It is the same on every replica.
-type TopicID uint32
-
-// Topic is a topic as it is now. It holds the records from Start to End-1.
-type Topic struct {
-	ID         TopicID
-	Name       string
-	Start, End fact.Offset // Invariant: Start <= End
-}
 
 // Remembered is the publish that a request id was used for.
 type Remembered struct {
@@ -44,10 +32,12 @@ type Remembered struct {
 // Effect is what an applied entry did, for those who follow the log (the index, waiting readers).
 type Effect struct {
 	Kind  entry.Kind
-	Topic TopicID     // all but KindMarker and KindSettings
-	Name  string      // of the topic: always the same string, not a copy
-	First fact.Offset // of the records of KindAppended; the new offset of KindGroupMoved and KindTopicRetained
-	Count int         // of the records of KindAppended
+	Topic TopicID // all but KindMarker, KindSettings, KindChecked and KindRestored
+	Name  string  // of the topic: always the same string, not a copy
+	// First is the offset of the first record of KindAppended and KindKept, the new offset of KindGroupMoved, and the new
+	// start of KindTopicRetained and KindTopicDeleted.
+	First fact.Offset
+	Count int // of the records of KindAppended and KindKept
 }
 
 // State is the fold over the log up to one entry.
@@ -60,28 +50,19 @@ type State struct {
 	// entries. A longer window does not bring back what was forgotten.
 	// Invariant: timeMS-windowMS <= horizonMS <= timeMS
 	horizonMS int64
+	// floor is where topics begin. Invariant: it is a multiple of fact.RestoreStep, and at most the end of any topic.
+	floor fact.Offset
 
 	topics   table[topicRow]
 	topicIDs map[string]TopicID
 	groups   table[groupRow]
 	groupIDs map[groupKey]uint32
 	ids      ids
-}
 
-type topicRow struct {
-	name       string
-	start, end fact.Offset // Invariant: start <= end
-}
-
-type groupRow struct {
-	topic TopicID
-	name  string
-	next  fact.Offset // Invariant: next <= end of the topic. It may be below its start.
-}
-
-type groupKey struct {
-	topic TopicID
-	name  string
+	// Not encoded: they follow from the tables, or only tell that these changed.
+	liveTopics                  int
+	liveBytes, liveRecords      uint64
+	namesVersion, groupsVersion uint64
 }
 
 // New returns the state before the first entry.
@@ -105,46 +86,12 @@ func (s *State) TimeMS() int64 { return s.timeMS }
 // WindowMS is for how long request ids are remembered, in milliseconds.
 func (s *State) WindowMS() int64 { return s.windowMS }
 
-// Topics is the number of topics. Their ids are the numbers below it.
-func (s *State) Topics() int { return s.topics.len }
-
-// Groups is the number of groups, counted once in each topic.
-func (s *State) Groups() int { return s.groups.len }
-
 // RequestIDs is the number of request ids in memory, a few that are expired included.
 func (s *State) RequestIDs() int { return s.ids.len() }
 
-// Topic finds a topic by name.
-func (s *State) Topic(name []byte) (Topic, bool) {
-	id, ok := s.topicIDs[string(name)]
-	if !ok {
-		return Topic{}, false
-	}
-	return s.TopicByID(id), true
-}
-
-// TopicByID returns a topic. An id that no topic has is a mistake of the caller.
-func (s *State) TopicByID(id TopicID) Topic {
-	if int64(id) >= int64(s.topics.len) {
-		panic(fmt.Sprintf("BUG: topic %d of %d", id, s.topics.len))
-	}
-	t := s.topics.at(int(id))
-	return Topic{ID: id, Name: t.name, Start: t.start, End: t.end}
-}
-
-// Group returns the offset that a group of a topic reads next, as it was set: it may be below the topic's
-// start by now. It answers false for a group whose offset was never set.
-func (s *State) Group(topic TopicID, group []byte) (fact.Offset, bool) {
-	i, ok := s.groupIDs[groupKey{topic: topic, name: string(group)}]
-	if !ok {
-		return 0, false
-	}
-	return s.groups.at(int(i)).next, true
-}
-
 // RequestID returns what a request id was used for in a topic, and false when it is unknown or will be
 // forgotten by an entry of the time nowMS: whoever decides then uses the same nowMS, or a later one, as the
-// time of its entry.
+// time of its entry. It remembers them for topics that are deleted, too.
 func (s *State) RequestID(topic TopicID, requestID []byte, nowMS int64) (Remembered, bool) {
 	key := keyOf(topic, requestID)
 	n, ok := s.ids.find(&key)

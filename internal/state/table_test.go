@@ -17,16 +17,35 @@ func TestTable(t *testing.T) {
 			model []int
 		}
 		var views []frozen
+		value := 0 // never the same twice
 		push := func(n int) {
 			for range n {
-				tab.push(len(model))
-				model = append(model, len(model))
+				value++
+				tab.push(value)
+				model = append(model, value)
 			}
+		}
+		remove := func(i int) {
+			tab.remove(i)
+			last := len(model) - 1
+			model[i] = model[last]
+			model = model[:last:last]
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"push":       func(*rapid.T) { push(1) },
 			"push many":  func(t *rapid.T) { push(rapid.IntRange(1, 2*chunkRows).Draw(t, "n")) },
 			"fill chunk": func(t *rapid.T) { push(chunkRows - len(model)%chunkRows) },
+			"remove": func(t *rapid.T) {
+				if len(model) == 0 {
+					t.Skip("empty")
+				}
+				remove(rapid.IntRange(0, len(model)-1).Draw(t, "row"))
+			},
+			"remove many": func(t *rapid.T) {
+				for range rapid.IntRange(0, min(len(model), chunkRows+2)).Draw(t, "n") {
+					remove(rapid.SampledFrom([]int{0, len(model) / 2, len(model) - 1}).Draw(t, "row"))
+				}
+			},
 			"edit": func(t *rapid.T) {
 				if len(model) == 0 {
 					t.Skip("empty")
@@ -40,6 +59,9 @@ func TestTable(t *testing.T) {
 				views = append(views, frozen{tab.freeze(), slices.Clone(model)})
 			},
 			"": func(t *rapid.T) {
+				if want := (len(model) + chunkRows - 1) / chunkRows; len(tab.chunks) != want {
+					t.Fatalf("%d chunks, want %d", len(tab.chunks), want)
+				}
 				now := tab.view()
 				for _, f := range append(views, frozen{now, model}) {
 					if f.view.len != len(f.model) {
@@ -75,5 +97,24 @@ func TestTableCopiesTouchedChunks(t *testing.T) {
 	}
 	if tab.chunks[0] != first {
 		t.Error("chunk 0 was copied twice")
+	}
+}
+
+// A chunk that shrank while a view may hold it is copied once by what is added to it.
+func TestTableCopiesShrunkChunkOnce(t *testing.T) {
+	var tab table[int]
+	for i := range 10 {
+		tab.push(i)
+	}
+	v := tab.freeze()
+	tab.remove(9)
+	if tab.chunks[0] != v.chunks[0] {
+		t.Error("the chunk was copied for a row that went")
+	}
+	tab.push(-1)
+	copied := tab.chunks[0]
+	tab.push(-2)
+	if copied == v.chunks[0] || tab.chunks[0] != copied || *v.at(9) != 9 || *tab.at(9) != -1 || *tab.at(10) != -2 {
+		t.Error("the chunk was not copied once")
 	}
 }

@@ -1,6 +1,8 @@
 package wal
 
 import (
+	"fmt"
+	"io"
 	"testing"
 
 	"example.com/mq/internal/entry"
@@ -141,6 +143,64 @@ func BenchmarkParse(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, err := l.Parse(f.buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkCursor reads a full segment of 64 MiB from the page cache, entries of 100 bytes, a MiB at a time.
+func BenchmarkCursor(b *testing.B) {
+	for _, size := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
+			l, _ := openDisk(b)
+			payload := payloadOf(1, size)
+			var f Frames
+			for l.room.Load() > 3<<20 {
+				f.Reset()
+				for range 1 + (1<<20)/size {
+					f.End(append(f.Begin(2, testTime), payload...))
+				}
+				if _, err := l.Append(&f, 1, l.Last()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.SetBytes(l.pos - headerSize)
+			b.ReportAllocs()
+			for b.Loop() {
+				c := l.NewCursor(1)
+				read := int64(0)
+				for {
+					_, err := c.Next(&f, l.Last(), 1<<20)
+					if err == io.EOF {
+						break
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+					read += int64(f.Bytes())
+				}
+				if read != l.pos-headerSize {
+					b.Fatal(read)
+				}
+				c.Close()
+			}
+		})
+	}
+}
+
+// BenchmarkLoad checks 1 MiB of frames that a peer sent, entries of 100 bytes.
+func BenchmarkLoad(b *testing.B) {
+	l := &Log{seed: seedOf(testID)}
+	var f, g Frames
+	for f.Bytes() < 1<<20 {
+		f.End(append(f.Begin(2, testTime), payloadOf(1, 100)...))
+	}
+	f.finish(l.seed, 7, 1, 1, 0)
+	place := Place{Segment: 1, Size: 64 << 20, Prev: 7, Offset: headerSize}
+	b.SetBytes(int64(f.Bytes()))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := l.Load(&g, place, f.Raw()); err != nil {
 			b.Fatal(err)
 		}
 	}

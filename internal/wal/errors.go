@@ -17,6 +17,9 @@ var (
 	ErrFailed = errors.New("the log failed and takes no more entries")
 	// ErrClosed: Close was called.
 	ErrClosed = errors.New("the log is closed")
+	// ErrMismatch: this does not fit the log as it is: frames that do not follow its last entry, or stand at
+	// another place; a segment of another size. Nothing was done.
+	ErrMismatch = errors.New("it does not fit the log")
 	// ErrSegmentGone: the segment was dropped, or never was.
 	ErrSegmentGone = errors.New("no such segment")
 	// ErrShort: the buffer ends before the frame does. It says nothing about the bytes that are there.
@@ -26,6 +29,9 @@ var (
 	// ErrEmpty: the folder holds no segment, and Config.Create does not allow to begin a new log.
 	ErrEmpty = errors.New("the log folder holds no segment")
 )
+
+// errDropping is ErrSegmentGone of a segment that is still in the list: to look again would be to wait for the disk.
+var errDropping = fmt.Errorf("it is being dropped: %w", ErrSegmentGone)
 
 // CorruptionError says that bytes which must be there, and must be right, are not. It never stands for a
 // torn tail.

@@ -28,19 +28,18 @@ type Frames struct {
 	starts []int // of each frame in buf
 	end    int   // of the last frame in buf
 
-	// Set by Append.
-	segment entry.Index
-	offset  int64 // of buf[0] in the segment
+	loaded bool  // buf is the caller's: it is never written to
+	place  Place // of buf[0]; set by Append, AppendReplica, Load and Cursor.Next
 }
 
 // Reset empties f. What Payload and Entry returned is no longer valid.
 func (f *Frames) Reset() {
 	f.Reserve, f.Frees = false, false
-	if cap(f.buf) > framesKeepMax {
+	if f.loaded || cap(f.buf) > framesKeepMax {
 		f.buf = nil
 	}
 	f.buf, f.starts, f.end = f.buf[:0], f.starts[:0], 0
-	f.segment, f.offset = 0, 0
+	f.loaded, f.place = false, Place{}
 }
 
 // Len returns the number of entries.
@@ -91,14 +90,55 @@ func (f *Frames) finish(seed, prev uint32, first entry.Index, term entry.Term, c
 	return prev
 }
 
-// Position says where entry i lies. Valid after Append.
+// The methods from here on tell of entries that have their place in the log: after Append, AppendReplica, Load
+// or Cursor.Next, until Reset.
+
+// Raw returns the encoded frames, which must not be changed.
+func (f *Frames) Raw() []byte { return f.buf[:f.end:f.end] }
+
+// First returns the index of the first entry, Last that of the last one; 0 when there is none.
+func (f *Frames) First() entry.Index { return f.index(0) }
+func (f *Frames) Last() entry.Index  { return f.index(len(f.starts) - 1) }
+
+func (f *Frames) index(i int) entry.Index {
+	if len(f.starts) == 0 {
+		return 0
+	}
+	return entry.Index(binary.LittleEndian.Uint64(f.buf[f.starts[i]+8:]))
+}
+
+// Term returns the term of the last entry; 0 when there is none. No other has a higher one.
+func (f *Frames) Term() entry.Term { return f.term(len(f.starts) - 1) }
+
+func (f *Frames) term(i int) entry.Term {
+	if len(f.starts) == 0 {
+		return 0
+	}
+	return entry.Term(binary.LittleEndian.Uint64(f.buf[f.starts[i]+16:]))
+}
+
+// commit returns the highest index that a frame says to be committed.
+func (f *Frames) commit() entry.Index {
+	highest := uint64(0)
+	for _, start := range f.starts {
+		h := f.buf[start:]
+		highest = max(highest, binary.LittleEndian.Uint64(h[8:])-uint64(binary.LittleEndian.Uint32(h[28:])))
+	}
+	return entry.Index(highest)
+}
+
+// crc returns the CRC of the last frame, and prev the one that the first frame follows.
+func (f *Frames) crc() uint32  { return binary.LittleEndian.Uint32(f.buf[f.starts[len(f.starts)-1]:]) }
+func (f *Frames) prev() uint32 { return binary.LittleEndian.Uint32(f.buf[24:]) }
+
+// Position says where entry i lies.
 func (f *Frames) Position(i int) entry.Position {
 	end := f.end
 	if i+1 < len(f.starts) {
 		end = f.starts[i+1]
 	}
 	start := f.starts[i]
-	return entry.Position{Segment: f.segment, Offset: f.offset + int64(start), Length: int64(end - start)}
+	return entry.Position{Segment: f.place.Segment, Offset: f.place.Offset + int64(start), Length: int64(end - start)}
 }
 
 // Payload returns the payload of entry i. It is valid until Reset and must not be changed.
@@ -108,7 +148,7 @@ func (f *Frames) Payload(i int) []byte {
 	return b[frameHeader:end:end]
 }
 
-// Entry returns entry i. Valid after Append; its payload is valid until Reset and must not be changed.
+// Entry returns entry i. Its payload is valid until Reset and must not be changed.
 func (f *Frames) Entry(i int) entry.Entry {
 	b := f.buf[f.starts[i]:]
 	index := binary.LittleEndian.Uint64(b[8:])

@@ -103,9 +103,10 @@ func TestFull(t *testing.T) {
 	if err := manual.WaitTimers(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	mem.SetCapacity(used(t, mem) + testSegment)
+	mem.SetCapacity(used(t, mem) + 2*testSegment) // the reserve was used up, so one is kept back
 	manual.Advance(cfg.Retry + defaultRetry)
-	waitFor(t, "room is noticed", func() bool { return !l.prep.isFull() })
+	waitFor(t, "room is noticed", func() bool { return l.prep.current() == prepareReady })
+	manual.Advance(cfg.Retry + defaultRetry)
 	if l.Full() {
 		t.Error("still full")
 	}
@@ -219,5 +220,46 @@ func TestFullPartial(t *testing.T) {
 	}
 	if names, _ := mem.List("log"); len(names) != 2 {
 		t.Errorf("something partial is left: %v", names)
+	}
+}
+
+// TestFullKeepsASegment: whoever fills the disk, and whenever, so much is kept back once publishes are refused that the oldest
+// segment can be moved behind the end, with some to spare for small facts.
+func TestFullKeepsASegment(t *testing.T) {
+	for name, spare := range map[string]int64{"the log": 3*testSegment + testSegment/2, "others": -1} {
+		t.Run(name, func(t *testing.T) {
+			for used0 := 1; used0 < 12; used0++ { // of the active segment, when others fill the disk
+				mem := newMem(t)
+				manual := newManual()
+				cfg := testConfig(mem)
+				cfg.Clock = manual
+				l, _, _ := mustOpen(t, cfg, 0)
+				for len(l.Segments()) < 3 {
+					mustPut(t, l, 1)
+				}
+				mustPut(t, l, used0)
+				waitFor(t, "the next segment is ready", func() bool { return l.prep.current() == prepareReady })
+				mem.SetCapacity(used(t, mem) + max(0, spare))
+				manual.Advance(cfg.Retry + defaultRetry)
+				fillUp(t, l)
+				if !l.Full() {
+					t.Errorf("%d: it is not full", used0)
+				}
+				room, took := l.Room(), int64(0)
+				if room < testSegment-headerSize {
+					t.Errorf("%d: room for %d bytes, a segment has %d", used0, room, testSegment)
+				}
+				var f Frames
+				for took < testSegment-headerSize {
+					gather(&f, l.Last()+1, 1)
+					f.Reserve = true
+					if _, err := l.Append(&f, 1, l.Durable()); err != nil {
+						t.Fatalf("%d: %d bytes went into the reserve: %v", used0, took, err)
+					}
+					took += int64(f.Bytes())
+				}
+				l.Close()
+			}
+		})
 	}
 }

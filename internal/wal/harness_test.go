@@ -85,7 +85,7 @@ func gather(f *Frames, first entry.Index, n int) {
 func put(l *Log, n int) error {
 	var f Frames
 	gather(&f, l.Last()+1, n)
-	if _, err := l.Append(&f, 1, l.Durable()); err != nil {
+	if _, err := l.Append(&f, max(1, l.Tip().Term), l.Durable()); err != nil {
 		return err
 	}
 	return l.Sync()
@@ -95,7 +95,7 @@ func put(l *Log, n int) error {
 func mark(l *Log) error {
 	var f Frames
 	f.End(f.Begin(1, testTime+int64(l.Last()+1)))
-	if _, err := l.Append(&f, 1, l.Durable()); err != nil {
+	if _, err := l.Append(&f, max(1, l.Tip().Term), l.Durable()); err != nil {
 		return err
 	}
 	return l.Sync()

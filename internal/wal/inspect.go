@@ -29,7 +29,11 @@ func Inspect(fsys vfs.FS, dir string, visit func(*entry.Entry, entry.Position) e
 	if err != nil {
 		return Inspection{}, err
 	}
-	r := &recovery{walker: walker{seed: seedOf(id)}, fs: fsys, id: id, segments: list, report: true, visit: visit}
+	m, err := readMark(fsys, dir, id)
+	if err != nil {
+		return Inspection{}, fmt.Errorf("inspect the log in %s: %w", dir, err)
+	}
+	r := &recovery{walker: walker{seed: seedOf(id)}, fs: fsys, id: id, segments: list, mark: m, report: true, visit: visit}
 	in := Inspection{LogID: id}
 	err = r.run()
 	in.Recovered = r.found

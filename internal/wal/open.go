@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"errors"
 	"fmt"
 	"path"
 
@@ -16,6 +17,8 @@ import (
 // If entries beyond after are damaged, or missing, Open returns a *CorruptionError and changes nothing.
 // Damage up to after is reported in Recovered. A torn tail is cut off, durably. Every entry that Open saw
 // is durable when it returns.
+//
+// A log that begins as Config.Begin says has no entries before, whatever after is; it must not be beyond.
 func Open(cfg Config, after entry.Index, visit func(e *entry.Entry, p entry.Position) error) (*Log, Recovered, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -30,20 +33,33 @@ func Open(cfg Config, after entry.Index, visit func(e *entry.Entry, p entry.Posi
 	if err != nil {
 		return nil, Recovered{}, err
 	}
-	l := &Log{cfg: cfg, seed: seedOf(cfg.LogID)}
+	for len(list) > 0 && list[0].first < cfg.From {
+		list = list[1:]
+	}
+	if cfg.From > after+1 && len(list) > 0 {
+		return nil, Recovered{}, fmt.Errorf("open the log in %s from entry %d on: entries after %d are needed: %w", cfg.Dir, cfg.From, after, ErrMismatch)
+	}
+	l := &Log{cfg: cfg, seed: seedOf(cfg.LogID), imported: make(map[entry.Index]importPoint)}
 	l.prep = newPreparer(l)
 	if len(list) == 0 {
-		if !cfg.Create || after > 0 {
+		begin := Place{Segment: 1}
+		if cfg.Begin != nil {
+			begin = *cfg.Begin
+		}
+		if !cfg.Create || after >= begin.Segment {
 			return nil, Recovered{}, fmt.Errorf("open the log in %s: %w", cfg.Dir, ErrEmpty)
 		}
-		if err := l.create(); err != nil {
+		if err := l.create(begin); err != nil {
 			l.Close()
 			return nil, Recovered{}, fmt.Errorf("create the log: %w", err)
 		}
-		return l, Recovered{First: 1}, nil
+		return l, Recovered{First: begin.Segment, Last: begin.Segment - 1}, nil
+	}
+	if l.mark, err = readMark(cfg.FS, cfg.Dir, cfg.LogID); err != nil {
+		return nil, Recovered{}, fmt.Errorf("open the log: %w", err)
 	}
 	r := &recovery{walker: walker{seed: l.seed}, fs: cfg.FS, id: cfg.LogID, segments: list, after: after, proven: cfg.Proven,
-		visit: visit, progress: cfg.Progress}
+		mark: l.mark, visit: visit, progress: cfg.Progress}
 	if err := r.run(); err != nil {
 		return nil, Recovered{}, err
 	}
@@ -55,12 +71,19 @@ func Open(cfg Config, after entry.Index, visit func(e *entry.Entry, p entry.Posi
 }
 
 // create makes the first segment. Its name, and that of the folder, are durable afterwards.
-func (l *Log) create() error {
+func (l *Log) create(begin Place) error {
 	if err := l.cfg.FS.SyncDir(path.Dir(l.cfg.Dir)); err != nil {
 		return fmt.Errorf("sync folder: %w", err)
 	}
+	last := begin.Segment - 1
+	l.last.Store(uint64(last))
+	l.durable.Store(uint64(last))
 	l.prep.start()
-	return l.roll(0)
+	if err := l.roll(max(headerSize, begin.Size), begin.Size > 0, begin.Prev); err != nil {
+		return err
+	}
+	l.setTip(Point{Index: last, CRC: begin.Prev}, l.active, l.pos)
+	return nil
 }
 
 // settle makes durable what recovery found, and gets the log ready to go on after it.
@@ -69,16 +92,26 @@ func (l *Log) settle(r *recovery) error {
 		l.segments = append(l.segments, &segment{first: s.first, path: s.path, size: s.size})
 	}
 	l.active = l.segments[len(l.segments)-1]
+	if s := r.segments[len(r.segments)-1]; s.made > 0 {
+		l.active.prev = s.prev
+		l.active.size = min(s.size, s.made) // what is behind belongs to nobody
+	}
 	f, err := l.cfg.FS.Open(l.active.path)
 	if err != nil {
 		return err
 	}
 	l.active.file, l.file = f, f
-	l.pos, l.prev = r.tail.pos, r.prev
+	l.pos, l.prev, l.term = r.tail.pos, r.prev, r.term
 	if r.tail.broken {
 		l.prev = 0 // the chain begins anew, in the next segment, for which there is no room in this one
 	}
+	if l.pos == headerSize && len(r.segments) > 1 {
+		if err := l.lookBehind(r); err != nil {
+			return err
+		}
+	}
 	last := uint64(r.found.Last)
+	l.setTip(Point{Index: entry.Index(last), Term: l.term, CRC: l.prev}, l.active, l.pos)
 	l.last.Store(last)
 	l.room.Store(l.active.size - l.pos)
 	if err := rewriteTail(f, r); err != nil {
@@ -99,10 +132,33 @@ func (l *Log) settle(r *recovery) error {
 	if err := l.cfg.FS.SyncDir(l.cfg.Dir); err != nil {
 		return fmt.Errorf("sync folder %s: %w", l.cfg.Dir, err)
 	}
+	if l.mark.set { // all is durable now
+		if err := l.unmark(); err != nil {
+			return err
+		}
+	}
 	l.active.end.Store(l.pos)
 	l.durable.Store(last)
 	l.prep.start()
 	return nil
+}
+
+// lookBehind finds the end of the last entry, and its term, in the segment before the active one, which has no entries.
+// When that is damaged they stay unknown.
+func (l *Log) lookBehind(r *recovery) error {
+	s := r.segments[len(r.segments)-2]
+	f, err := l.cfg.FS.OpenRead(s.path)
+	if err != nil {
+		return err
+	}
+	defer closeFile(f)
+	w := walker{seed: l.seed}
+	h, err := w.follow(f, s, l.cfg.LogID, r.found.Last, nil)
+	if errors.As(err, new(*CorruptionError)) {
+		return nil
+	}
+	l.term, l.behind = w.term, Place{Segment: s.first, Size: h.size, Prev: h.prev, Offset: w.pos}
+	return err
 }
 
 // rewriteTail writes the frames again, with the same bytes, that no later frame proves to be durable. What

@@ -43,11 +43,14 @@ type preparer struct {
 	tmp   string
 	ready string
 
-	started bool // before any concurrent use
+	inline  bool // see Config.Inline
+	started bool // a goroutine runs; set before any concurrent use
 
 	kick chan struct{} // wakes the goroutine; buffered, so that nobody waits to kick
 	quit chan struct{}
 	done chan struct{}
+
+	workMu sync.Mutex // one work at a time; held across I/O, guards nothing else
 
 	mu      sync.Mutex
 	changed *sync.Cond // on any change of what follows, or of the log's sticky error
@@ -67,6 +70,8 @@ func newPreparer(l *Log) *preparer {
 		quit:  make(chan struct{}),
 		done:  make(chan struct{}),
 		want:  l.cfg.SegmentBytes,
+
+		inline: l.cfg.Inline,
 	}
 	p.changed = sync.NewCond(&p.mu)
 	return p
@@ -74,6 +79,9 @@ func newPreparer(l *Log) *preparer {
 
 // start begins to prepare. A file that an earlier process made ready is used if it has the right size.
 func (p *preparer) start() {
+	if p.inline {
+		return // wait does the work
+	}
 	p.started = true
 	go p.run() // ended and waited for by stop
 	p.retryNow()
@@ -95,7 +103,7 @@ func (p *preparer) run() {
 		if !p.work() {
 			return
 		}
-		if p.isFull() {
+		if p.current() == prepareFull {
 			timer.Reset(p.log.cfg.Retry)
 		}
 	}
@@ -103,6 +111,8 @@ func (p *preparer) run() {
 
 // work makes a file if one is wanted. It reports false when there is nothing more to do, ever.
 func (p *preparer) work() bool {
+	p.workMu.Lock()
+	defer p.workMu.Unlock()
 	p.mu.Lock()
 	size, wanted := p.want, p.state == prepareWorking || p.state == prepareFull
 	p.mu.Unlock()
@@ -147,7 +157,23 @@ func (p *preparer) work() bool {
 func (p *preparer) make(size int64) (vfs.File, error) {
 	fsys := p.log.cfg.FS
 	if n, err := fsys.Size(p.ready); err == nil && n == size {
-		return fsys.Open(p.ready)
+		f, err := fsys.Open(p.ready)
+		if err != nil {
+			return nil, err
+		}
+		// An earlier process made it. What has rotted since would look like damage to what is written there.
+		clean, err := p.allZero(f, size)
+		if clean {
+			return f, nil
+		}
+		closeFile(f)
+		if errors.Is(err, ErrClosed) {
+			return nil, err
+		}
+		p.log.cfg.Logger.Warn("the file prepared for the next segment is damaged, and is made again", "file", p.ready, "err", err)
+		if err := fsys.Remove(p.ready); err != nil {
+			return nil, err
+		}
 	}
 	for _, name := range []string{p.ready, p.tmp} { // of the wrong size, unfinished
 		_, err := fsys.Size(name)
@@ -183,6 +209,26 @@ func (p *preparer) make(size int64) (vfs.File, error) {
 	return nil, err
 }
 
+// allZero reports whether a file of the given size holds nothing but zeros.
+func (p *preparer) allZero(f vfs.File, size int64) (bool, error) {
+	buf := make([]byte, min(size, fillBytes))
+	for at := int64(0); at < size; at += int64(len(buf)) {
+		select {
+		case <-p.quit:
+			return false, ErrClosed
+		default:
+		}
+		buf = buf[:min(size-at, int64(len(buf)))]
+		if _, err := f.ReadAt(buf, at); err != nil {
+			return false, err
+		}
+		if !allZero(buf) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 // fill writes size zeros to f, and syncs as it goes.
 func (p *preparer) fill(f vfs.File, size int64) error {
 	for done := int64(0); done < size; {
@@ -208,8 +254,8 @@ func (p *preparer) fill(f vfs.File, size int64) error {
 	return nil
 }
 
-// take returns the prepared file of at least size bytes. It waits for one that is being made.
-func (p *preparer) take(l *Log, size int64) (prepared, error) {
+// take returns a prepared file of size bytes, exactly or at least. It waits for one that is being made.
+func (p *preparer) take(l *Log, size int64, exactly bool) (prepared, error) {
 	for {
 		if err := p.wait(l); err != nil {
 			return prepared{}, err
@@ -219,11 +265,11 @@ func (p *preparer) take(l *Log, size int64) (prepared, error) {
 		p.next = prepared{}
 		p.state, p.want = prepareIdle, l.cfg.SegmentBytes
 		p.mu.Unlock()
-		if next.size >= size {
+		if next.size == size || next.size > size && !exactly {
 			return next, nil
 		}
-		// A batch larger than a segment: make one for it. A full disk in the meantime ends in ErrFull, and
-		// the next file made has the usual size again.
+		// A batch larger than a segment, or a replica of another size: make one for it. A full disk in the
+		// meantime ends in ErrFull, and the next file made has the usual size again.
 		closeFile(next.file)
 		p.mu.Lock()
 		p.state, p.want = prepareWorking, size
@@ -234,6 +280,9 @@ func (p *preparer) take(l *Log, size int64) (prepared, error) {
 
 // wait returns when a prepared file is ready, ErrFull when there is no room for one, or the error of the log.
 func (p *preparer) wait(l *Log) error {
+	if p.inline {
+		p.work()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -288,7 +337,16 @@ func (p *preparer) wake() {
 	p.changed.Broadcast()
 }
 
-func (p *preparer) isFull() bool { return p.current() == prepareFull }
+// isFull reports whether there was no room at the last try. Without a goroutine that tries from time to time,
+// it tries itself.
+func (p *preparer) isFull() bool {
+	full := p.current() == prepareFull
+	if full && p.inline {
+		p.work()
+		full = p.current() == prepareFull
+	}
+	return full
+}
 
 // stop ends the goroutine and closes the prepared file, which stays for the next start.
 func (p *preparer) stop() {

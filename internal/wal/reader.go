@@ -1,8 +1,10 @@
 package wal
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/vfs"
@@ -12,20 +14,59 @@ import (
 // io.EOF, only at the end of the file. It answers ErrSegmentGone for a segment that was dropped; one that is
 // dropped while the read runs is read to the end. The bytes are not checked: see Parse.
 func (l *Log) ReadAt(p []byte, segment entry.Index, off int64) (int, error) {
-	s, _, _, err := l.find(segment)
-	if err != nil {
-		return 0, err
-	}
-	f, err := l.acquire(s)
+	s, f, _, _, err := l.open(segment)
 	if err != nil {
 		return 0, err
 	}
 	defer s.release()
+	return s.readAt(f, p, off)
+}
+
+// ReadSegmentAt is ReadAt for a peer that fetches the segment: it reads the bytes of the file as they are, header
+// included, of a sealed segment the whole file, of the active one what is durable. There it answers io.EOF.
+// A segment that Truncate cuts while the read runs may yield zeros in the place of what was cut.
+func (l *Log) ReadSegmentAt(p []byte, segment entry.Index, off int64) (int, error) {
+	s, f, _, end, err := l.open(segment)
+	if err != nil {
+		return 0, err
+	}
+	defer s.release()
+	if off < 0 {
+		return 0, fmt.Errorf("read %s at byte %d: %w", s.path, off, ErrMismatch)
+	}
+	short := int64(len(p)) > end-off
+	if short {
+		p = p[:max(0, end-off)]
+	}
+	n := 0
+	if len(p) > 0 {
+		n, err = s.readAt(f, p, off)
+	}
+	if err == nil && short {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// readAt reads from f, the open file of s.
+func (s *segment) readAt(f vfs.File, p []byte, off int64) (int, error) {
 	n, err := f.ReadAt(p, off)
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("read %s at byte %d: %w", s.path, off, err)
 	}
 	return n, err
+}
+
+// open returns the segment named first and its open file, which stays open until s.release, and what find returns.
+func (l *Log) open(first entry.Index) (s *segment, f vfs.File, last entry.Index, end int64, err error) {
+	for {
+		if s, last, end, err = l.find(first); err != nil {
+			return nil, nil, 0, 0, err
+		}
+		if f, err = l.acquire(s); err != ErrSegmentGone { // else it was dropped or replaced in the meantime: look again
+			return s, f, last, end, err
+		}
+	}
 }
 
 // acquire opens the file of s, if it is not open, and keeps it open until s.release.
@@ -34,6 +75,9 @@ func (l *Log) acquire(s *segment) (vfs.File, error) {
 	if opened {
 		l.files.Add(1)
 		l.closeSomeFile()
+	}
+	if s.dropping.Load() && errors.Is(err, fs.ErrNotExist) {
+		err = errDropping
 	}
 	return f, err
 }
@@ -60,19 +104,14 @@ func (l *Log) Parse(buf []byte) (entry.Entry, int, error) {
 // in order. It skips what is damaged, and returns it. The entry and its payload are valid only during the
 // call. It stops at the first error of visit, and returns it.
 func (l *Log) ScanSegment(first entry.Index, visit func(*entry.Entry, entry.Position) error) ([]Damage, error) {
-	s, last, end, err := l.find(first)
-	if err != nil {
-		return nil, err
-	}
-	if last < first {
-		return nil, nil // active, and nothing in it is durable yet
-	}
-	f, err := l.acquire(s)
+	s, f, last, end, err := l.open(first)
 	if err != nil {
 		return nil, err
 	}
 	defer s.release()
-
+	if last < first {
+		return nil, nil // active, and nothing in it is durable yet
+	}
 	file := segmentFile{first: first, path: s.path, size: end}
 	r := &recovery{walker: walker{seed: l.seed}, id: l.cfg.LogID, report: true, visit: visit}
 	r.reset(f, end)

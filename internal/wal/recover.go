@@ -48,6 +48,9 @@ type segmentFile struct {
 	first entry.Index
 	path  string
 	size  int64
+	// What the header says, once it was read; 0 when it is damaged.
+	made int64 // size of the file
+	prev uint32
 }
 
 // listSegments returns the segments in dir, oldest first.
@@ -79,7 +82,8 @@ type recovery struct {
 	segments []segmentFile
 	after    entry.Index
 	proven   entry.Index // see Config
-	report   bool        // report all damage and go on, whatever it hits
+	mark     proofMark
+	report   bool // report all damage and go on, whatever it hits
 	visit    func(*entry.Entry, entry.Position) error
 	progress func(done, total int64)
 	total    int64
@@ -187,10 +191,11 @@ func (r *recovery) header(s *segmentFile, b []byte) error {
 		err = fmt.Errorf("the segment belongs to log %x, not to %x", h.id, r.id)
 	case h.first != s.first:
 		err = fmt.Errorf("the segment says that it begins with entry %d", h.first)
-	case r.chained && h.prev != r.prev:
+	case r.chained && h.prev != r.prev && h.prev != 0: // 0: the chain begins anew
 		err = errors.New("the segment does not follow the one before it")
 		r.prev = h.prev
 	default:
+		s.made, s.prev = h.size, h.prev
 		r.prev, r.chained, r.short = h.prev, true, s.size < h.size
 		if s.size > h.size {
 			return r.damage(Damage{Segment: s.first, Offset: h.size, Reason: "the file is longer than it was made"}, 0)
@@ -260,9 +265,11 @@ func (r *recovery) entry(f *frame, p entry.Position) error {
 
 // dropProven forgets the batches that end at or below the commit index.
 func (r *recovery) dropProven() {
-	n := 0
-	for n+1 < len(r.unproven) && r.unproven[n+1].index <= r.found.Commit+1 {
+	n, proven := 0, r.mark.proves(r.found.Commit)
+	for n+1 < len(r.unproven) && r.unproven[n+1].index <= proven+1 {
 		n++
 	}
-	r.unproven = append(r.unproven[:0], r.unproven[n:]...)
+	if n > 0 {
+		r.unproven = append(r.unproven[:0], r.unproven[n:]...)
+	}
 }

@@ -18,6 +18,9 @@ type source struct {
 	size int64 // of the file
 	buf  []byte
 	from int64 // buf holds the bytes from here on
+
+	chunk   int64                 // how much to read at a time; 0 for scanBytes
+	between func(bytes int) error // called after each read; may be nil
 }
 
 // reset turns s to another file and keeps the buffer's memory.
@@ -31,7 +34,11 @@ func (s *source) at(off int64, n int) ([]byte, error) {
 	if i := off - s.from; i >= 0 && i+int64(n) <= int64(len(s.buf)) {
 		return s.buf[i:], nil
 	}
-	want := int(min(max(int64(n), scanBytes), s.size-off))
+	chunk := s.chunk
+	if chunk == 0 {
+		chunk = scanBytes
+	}
+	want := int(min(max(int64(n), chunk), s.size-off))
 	if n > want {
 		return nil, fmt.Errorf("read at byte %d: %w", off, io.ErrUnexpectedEOF)
 	}
@@ -45,6 +52,11 @@ func (s *source) at(off int64, n int) ([]byte, error) {
 			err = io.ErrUnexpectedEOF // somebody cut the file while we read
 		}
 		return nil, fmt.Errorf("read at byte %d: %w", off, err)
+	}
+	if s.between != nil {
+		if err := s.between(want); err != nil {
+			return nil, err
+		}
 	}
 	return s.buf, nil
 }
@@ -160,6 +172,7 @@ type walker struct {
 	want    entry.Index // its index
 	prev    uint32      // CRC of the frame before it
 	chained bool        // prev is known
+	term    entry.Term  // of the frame before it, or of an earlier one; terms never go down
 	frame   frame       // the last one read; valid ones only up to pos
 	why     string      // walk stopped
 }
@@ -183,11 +196,14 @@ func (w *walker) walk(segment, limit entry.Index, visit func(*frame, entry.Posit
 		case w.chained && f.prev != w.prev:
 			w.why = "the frame does not follow the one before it"
 			return nil
+		case f.Term < w.term:
+			w.why = fmt.Sprintf("its term is %d, and that of an entry before it %d", f.Term, w.term)
+			return nil
 		}
 		p := entry.Position{Segment: segment, Offset: w.pos, Length: int64(f.size)}
 		w.pos += int64(f.size)
 		w.want++
-		w.prev, w.chained = f.crc, true
+		w.prev, w.chained, w.term = f.crc, true, f.Term
 		if err := visit(f, p); err != nil {
 			return err
 		}

@@ -22,7 +22,10 @@ type segment struct {
 	first entry.Index
 	path  string
 	size  int64
+	prev  uint32       // as in its header; of the active segment only
 	end   atomic.Int64 // of what is durable in it; kept up while the segment is active
+
+	dropping atomic.Bool // the file is being removed, or was
 
 	mu    sync.Mutex
 	file  vfs.File // nil while not open

@@ -129,7 +129,7 @@ func (r *recovery) lastEnd(s *segmentFile) (bool, error) {
 	}
 	var later frame
 	want := r.want
-	at, err := r.find(s, last+1, func(index, commit entry.Index) bool { return index > want && commit >= want }, &later)
+	at, err := r.find(s, last+1, func(index, commit entry.Index) bool { return index > want && r.mark.proves(commit) >= want }, &later)
 	if err != nil {
 		return false, err
 	}

@@ -66,6 +66,7 @@ type filling struct {
 func (f *filling) cycle(kill bool) {
 	f.t.Helper()
 	f.start()
+	f.spare()
 	filler := f.im.fill("filler", 0)
 	if kill {
 		f.run(func(context.Context) {
@@ -91,6 +92,7 @@ func (f *filling) cycle(kill bool) {
 func (f *filling) byItself() {
 	f.t.Helper()
 	f.start()
+	f.spare()
 	f.awaitReserve()
 	filler := f.im.fill("filler", 12<<20)
 	f.untilRefused()
@@ -101,6 +103,15 @@ func (f *filling) byItself() {
 	f.returns("retention")
 	f.remove(filler)
 	f.end()
+}
+
+// spare makes something that can be deleted while the disk is full. Of a process that was killed with a full disk it is there
+// already.
+func (f *filling) spare() {
+	f.t.Helper()
+	if err := f.load.Spare(f.t.Context(), f.p.URL); err != nil {
+		f.t.Fatalf("%v\n%s", err, f.p.Stderr())
+	}
 }
 
 // awaitReserve waits until mqd has set aside the disk space that it needs when the disk is full. It does so
@@ -137,6 +148,9 @@ func (f *filling) whileFull() {
 		f.t.Fatalf("with a full disk: %v\n%s", err, f.p.Stderr())
 	}
 	if err := f.load.Consume(f.t.Context(), f.p.URL); err != nil {
+		f.t.Fatalf("with a full disk: %v\n%s", err, f.p.Stderr())
+	}
+	if err := f.load.Manage(f.t.Context(), f.p.URL); err != nil {
 		f.t.Fatalf("with a full disk: %v\n%s", err, f.p.Stderr())
 	}
 	if status, body, err := f.p.Get("/healthz"); status != http.StatusOK {

@@ -110,7 +110,7 @@ func (c *Checker) Retained(topic string, start uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.topic(topic)
-	if start > t.startMost {
+	if !c.asked(t, start, t.end) {
 		c.violated(Start, topic, "the start was moved to %d; nobody asked for more than %d", start, t.startMost)
 	}
 	t.start = max(t.start, start)
@@ -125,9 +125,12 @@ func (c *Checker) Bounds(topic string) (start, end uint64) {
 	return t.start, t.end
 }
 
-// StartMost returns the highest start of a topic that anybody asked for.
+// StartMost returns the highest start of a topic that anybody asked for: Any if it may be deleted, or policies move it.
 func (c *Checker) StartMost(topic string) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.topic(topic).startMost
+	if t := c.topic(topic); len(t.policies) == 0 && !t.deleting && t.deleted == 0 {
+		return t.startMost
+	}
+	return Any
 }

@@ -25,6 +25,7 @@ type Checker struct {
 	topics map[string]*topic
 	groups map[groupKey]*groupOffset
 	life   int // how often the broker was killed or stopped
+	doubt  bool
 	report Report
 }
 
@@ -34,7 +35,11 @@ type topic struct {
 
 	start     uint64 // the highest start that somebody saw or was acknowledged
 	startMost uint64 // the highest start that somebody asked for
-	// Invariant: start <= startMost, unless that was reported.
+	// Invariant: start <= startMost, or some policy let go of what is before start, or that was reported.
+	policies []Policy // that were ever asked for
+	dueMost  uint64   // the highest start that a policy was seen to allow
+	deleting bool     // somebody asked for it, and the outcome is not known
+	deleted  uint64   // the end at which it was deleted last
 
 	sent    map[sum]*Sent // publishes by the sums of their records
 	slots   []slot        // what stands at the offsets from slotsAt on
@@ -70,6 +75,15 @@ func (c *Checker) Restarted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.life++
+}
+
+// Doubt says whether an answer with records may come from a leader that does not know all that was acknowledged: one that
+// was restarted and whose follower is not back, or one of a cluster that was replaced and does not know it yet. The end
+// and the start beside the records may be old then. It must not say that there is no record after them.
+func (c *Checker) Doubt(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.doubt = on
 }
 
 func (c *Checker) topic(name string) *topic {

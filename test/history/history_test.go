@@ -108,6 +108,23 @@ func TestCommitDuringGroupFetch(t *testing.T) {
 	}
 }
 
+// A leader that does not know all that was acknowledged may show what it knows.
+func TestDoubt(t *testing.T) {
+	c := New()
+	publish(c, 0, "a1")
+	publish(c, 1, "a2")
+	c.Doubt(true)
+	read(c, 0, page(0, 1, "a1"))
+	c.Retaining("t", 1)
+	c.Retained("t", 1)
+	read(c, 0, page(0, 1, "a1"))
+	c.Doubt(false)
+	read(c, 1, Page{Records: page(1, 2, "a2").Records, Next: 2, Start: 1, End: 2})
+	if err := c.Report().Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestViolations(t *testing.T) {
 	tests := []struct {
 		name string
@@ -123,6 +140,24 @@ func TestViolations(t *testing.T) {
 			c.Unknown(send(c, "a1"))
 			read(c, 0, page(0, 1, "a1"))
 			read(c, 0, Page{})
+		}},
+		{"no record behind what is in doubt", Lost, func(c *Checker) {
+			publish(c, 0, "a1", "a2")
+			c.Doubt(true)
+			read(c, 1, Page{Next: 1, End: 1})
+		}},
+		{"an old start without records, in doubt", Start, func(c *Checker) {
+			publish(c, 0, "a1")
+			c.Retaining("t", 1)
+			c.Retained("t", 1)
+			c.Doubt(true)
+			read(c, 1, Page{Next: 1, Start: 0, End: 1})
+		}},
+		{"doubt is over", Lost, func(c *Checker) {
+			publish(c, 0, "a1", "a2")
+			c.Doubt(true)
+			c.Doubt(false)
+			read(c, 0, page(0, 1, "a1"))
 		}},
 		{"topic gone", Lost, func(c *Checker) {
 			publish(c, 0, "a1")

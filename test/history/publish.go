@@ -1,6 +1,9 @@
 package history
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Record is a key and a value. No two records of one run may be equal: the checker tells them apart by
 // their bytes.
@@ -18,7 +21,10 @@ type Sent struct {
 	name  string
 	topic string
 	sums  []sum
-	floor uint64 // the topic's known end when the publish was first sent: it must stand at or after that
+	sizes []int64 // bytes of keys and values
+	floor uint64  // the topic's known end when the publish was first sent: it must stand at or after that
+
+	bornMS int64 // when it was first sent; the broker stamps it later
 
 	placed bool // base is known
 	base   uint64
@@ -34,7 +40,7 @@ func (c *Checker) Send(p Publish) *Sent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.topic(p.Topic)
-	s := &Sent{name: p.Name, topic: p.Topic, floor: t.end}
+	s := &Sent{name: p.Name, topic: p.Topic, floor: t.end, bornMS: time.Now().UnixMilli()}
 	for _, r := range p.Records {
 		sum := sumOf(r.Key, r.Value)
 		if t.sent[sum] != nil {
@@ -42,6 +48,7 @@ func (c *Checker) Send(p Publish) *Sent {
 		}
 		t.sent[sum] = s
 		s.sums = append(s.sums, sum)
+		s.sizes = append(s.sizes, int64(len(r.Key)+len(r.Value)))
 	}
 	return s
 }

@@ -15,12 +15,14 @@ type Stored struct {
 
 // Reading is a fetch that has begun.
 type Reading struct {
-	topic string
-	from  uint64
-	limit int
-	group *groupReading // nil for a fetch by offset
-	end   uint64        // what is known at the beginning must hold for the answer
-	start uint64
+	topic  string
+	from   uint64
+	limit  int
+	group  *groupReading // nil for a fetch by offset
+	byTime bool          // a fetch from a time on: fromMS
+	fromMS int64
+	end    uint64 // what is known at the beginning must hold for the answer
+	start  uint64
 }
 
 // Reading records that a fetch is about to be sent.
@@ -35,7 +37,8 @@ func (c *Checker) Reading(topic string, from uint64, limit int) Reading {
 func (c *Checker) Missing(r Reading) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r.end > 0 {
+	// It may have been deleted before, or meanwhile.
+	if t := c.topic(r.topic); r.end > 0 && !t.deleting && t.deleted < r.end {
 		c.violated(Lost, r.topic, "the topic is gone; its end was %d", r.end)
 	}
 }
@@ -45,7 +48,11 @@ func (c *Checker) Gone(r Reading, start uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.topic(r.topic)
-	c.started(t, r, start)
+	if len(t.policies) == 0 {
+		c.started(t, r, start, t.end)
+	} else if t.start < start { // the answer does not tell the end, so that the next page is judged
+		t.start = start
+	}
 	if start <= r.from {
 		c.violated(Answer, r.topic, "offset %d is called gone with the start at %d", r.from, start)
 	}
@@ -56,32 +63,41 @@ func (c *Checker) Page(r Reading, p Page) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.topic(r.topic)
-	c.started(t, r, p.Start)
-	if p.End < r.end {
+	old := c.doubt && len(p.Records) > 0
+	if !old || p.Start >= r.start {
+		c.started(t, r, p.Start, p.End)
+	}
+	if p.End < r.end && !old {
 		c.violated(Lost, r.topic, "the end is %d; it was %d before", p.End, r.end)
 	}
 	from := r.from
-	if r.group != nil {
+	if r.group != nil || r.byTime {
 		from = p.Next
 		if len(p.Records) > 0 {
 			from = p.Records[0].Offset
 		}
+	}
+	if r.group != nil {
 		c.groupAt(r, from, p.Start)
 	}
 	c.checkShape(r, from, p)
 	for _, record := range p.Records {
 		c.checkRecord(t, r.topic, record, p.End)
 	}
+	if r.byTime {
+		c.byTime(t, r, from, p)
+	}
 	c.report.Read += len(p.Records)
 	t.end = max(t.end, p.End)
+	t.forget()
 }
 
-// started checks a start that was answered. c.mu is held.
-func (c *Checker) started(t *topic, r Reading, start uint64) {
+// started checks a start that was answered, together with an end. c.mu is held.
+func (c *Checker) started(t *topic, r Reading, start, end uint64) {
 	if start < r.start {
 		c.violated(Start, r.topic, "the start is %d; it was %d before", start, r.start)
 	}
-	if start > t.startMost {
+	if !c.asked(t, start, end) {
 		c.violated(Start, r.topic, "the start is %d; nobody asked for more than %d", start, t.startMost)
 	}
 	t.start = max(t.start, start)

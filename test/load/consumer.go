@@ -16,13 +16,13 @@ type consumer struct {
 }
 
 func newConsumer(l *Load, i int) *consumer {
-	return &consumer{load: l, group: fmt.Sprintf("g%d", i), rand: rand.New(rand.NewPCG(l.cfg.Seed, uint64(2000+i)))}
+	return &consumer{load: l, group: fmt.Sprintf("%sg%d", l.cfg.Prefix, i), rand: rand.New(rand.NewPCG(l.cfg.Seed, uint64(2000+i)))}
 }
 
 func (g *consumer) run(ctx context.Context, c *Client) {
 	for ctx.Err() == nil {
 		for _, topic := range g.load.cfg.Topics {
-			if !g.step(ctx, c, topic) {
+			if ctx.Err() != nil || !g.step(ctx, c, topic) {
 				return
 			}
 		}
@@ -35,7 +35,7 @@ func (g *consumer) step(ctx context.Context, c *Client, topic string) bool {
 	g.load.note(a)
 	switch {
 	case a.Status == 0:
-		return false
+		return c.goesOn(ctx)
 	case a.refused() && a.Status != http.StatusNotFound:
 		g.load.strangeAnswer("fetch of group "+g.group, a)
 	}
@@ -59,7 +59,7 @@ func (g *consumer) step(ctx context.Context, c *Client, topic string) bool {
 			g.load.strangeAnswer(fmt.Sprintf("commit of %d by group %s with the start at most at %d", next, g.group, start), a)
 		}
 	}
-	return a.Status != 0
+	return a.Status != 0 || c.goesOn(ctx)
 }
 
 // reader follows all topics and looks back at times.
@@ -76,7 +76,7 @@ func newReader(l *Load, i int) *reader {
 func (r *reader) run(ctx context.Context, c *Client) {
 	for ctx.Err() == nil {
 		for _, topic := range r.load.cfg.Topics {
-			if !r.step(ctx, c, topic) {
+			if ctx.Err() != nil || !r.step(ctx, c, topic) {
 				return
 			}
 		}
@@ -94,7 +94,7 @@ func (r *reader) step(ctx context.Context, c *Client, topic string) bool {
 	r.load.note(a)
 	switch {
 	case a.Status == 0:
-		return false
+		return c.goesOn(ctx)
 	case a.Status == http.StatusGone && follows:
 		r.next[topic] = a.Start
 	case a.refused() && a.Status != http.StatusNotFound && a.Status != http.StatusGone:

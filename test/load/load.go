@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"example.com/mq/test/history"
@@ -21,12 +22,24 @@ import (
 type Config struct {
 	Seed       uint64
 	Topics     []string
-	Publishers int  // default 8
-	Consumers  int  // groups, each with one consumer of all topics; default 4
-	Readers    int  // default 2
+	Publishers int  // default 8; less than 0: none
+	Consumers  int  // groups, each with one consumer of all topics; default 4; less than 0: none
+	Readers    int  // default 2; less than 0: none
 	ValueMax   int  // of the large values, in bytes; default 64 KiB
 	Large      int  // how many of 100 values are large; default 3
 	Quiet      bool // no administrator
+	// Churn adds topics with settings that move their starts, topics that are deleted and published to again, one that keeps
+	// everything, and a client that does all that.
+	Churn bool
+
+	// RepeatMax is how old a publish may be that is sent again; 0 for any age. It must be less than how long the broker
+	// remembers request ids.
+	RepeatMax time.Duration
+
+	// Checker and Prefix are for a Load that works beside another one on the same broker: they share the Checker, and
+	// names, groups and request ids begin with a Prefix of their own.
+	Checker *history.Checker
+	Prefix  string
 }
 
 // Load is the state of all clients.
@@ -38,15 +51,19 @@ type Load struct {
 	consumers  []*consumer
 	readers    []*reader
 	admin      *rand.Rand
+	churner    *churner     // nil for none
+	deletes    atomic.Int64 // topics that were deleted
 
 	mu       sync.Mutex        // guards what follows
 	verified map[string]uint64 // per topic: all below was read back after a restart
 	strange  []string          // answers that no client should get
 	statuses map[int]int       // how many answers had which status; 0 stands for none
 	probes   int
-	failed   time.Time // when the first publish of this Run was answered 5xx, except 507; zero: none was
-	late     int       // publishes that were sent after failed and acknowledged all the same
-	last     time.Time // when the publish was sent that was sent last of all that were acknowledged
+	failed   time.Time     // when the first publish of this Run was answered 5xx, except 507; zero: none was
+	late     int           // publishes that were sent after failed and acknowledged all the same
+	last     time.Time     // when the publish was sent that was sent last of all that were acknowledged
+	acked    time.Time     // when a publish was acknowledged last, apart from repeats
+	gap      time.Duration // the longest time between two such acknowledgements
 }
 
 // New returns a Load whose clients have not begun.
@@ -55,13 +72,22 @@ func New(cfg Config) *Load {
 		// Names are names and never paths.
 		cfg.Topics = []string{"orders", "../../etc/passwd", "Grüße/Σ", "audit log"}
 	}
+	if cfg.Churn {
+		for _, s := range settings {
+			cfg.Topics = append(cfg.Topics, cfg.Prefix+s.topic)
+		}
+		cfg.Topics = append(cfg.Topics[:len(cfg.Topics):len(cfg.Topics)], cfg.Prefix+lasting)
+	}
 	cfg.Publishers = otherwise(cfg.Publishers, 8)
 	cfg.Consumers = otherwise(cfg.Consumers, 4)
 	cfg.Readers = otherwise(cfg.Readers, 2)
 	cfg.ValueMax = otherwise(cfg.ValueMax, 64<<10)
 	cfg.Large = otherwise(cfg.Large, 3)
+	if cfg.Checker == nil {
+		cfg.Checker = history.New()
+	}
 	l := &Load{
-		Checker: history.New(), cfg: cfg, verified: map[string]uint64{}, statuses: map[int]int{},
+		Checker: cfg.Checker, cfg: cfg, verified: map[string]uint64{}, statuses: map[int]int{},
 		admin: rand.New(rand.NewPCG(cfg.Seed, 0)),
 	}
 	for i := range cfg.Publishers {
@@ -73,14 +99,20 @@ func New(cfg Config) *Load {
 	for i := range cfg.Readers {
 		l.readers = append(l.readers, newReader(l, i))
 	}
+	if cfg.Churn {
+		l.churner = newChurner(l)
+	}
 	return l
 }
+
+// Deletes returns how often a topic was deleted.
+func (l *Load) Deletes() int64 { return l.deletes.Load() }
 
 func otherwise(n, standard int) int {
 	if n == 0 {
 		return standard
 	}
-	return n
+	return max(0, n)
 }
 
 // Run lets all clients work with the process at url until ctx is done or the process is dead. It returns
@@ -88,6 +120,11 @@ func otherwise(n, standard int) int {
 func (l *Load) Run(ctx context.Context, url string) {
 	c := NewClient(url)
 	defer c.Close()
+	l.RunBy(ctx, c)
+}
+
+// RunBy is Run by way of a client.
+func (l *Load) RunBy(ctx context.Context, c *Client) {
 	l.mu.Lock()
 	l.failed, l.late = time.Time{}, 0
 	l.mu.Unlock()
@@ -101,6 +138,9 @@ func (l *Load) Run(ctx context.Context, url string) {
 	for _, r := range l.readers {
 		clients.Go(func() { r.run(ctx, c) })
 	}
+	if l.churner != nil {
+		clients.Go(func() { l.churner.run(ctx, c) })
+	}
 	if !l.cfg.Quiet {
 		clients.Go(func() { l.administrate(ctx, c) })
 	}
@@ -112,13 +152,14 @@ func (l *Load) Run(ctx context.Context, url string) {
 func (l *Load) administrate(ctx context.Context, c *Client) {
 	for pause(ctx, time.Duration(2+l.admin.IntN(15))*time.Millisecond) {
 		var a Answer
+		moved := false // the start may be higher than it is known to be: a retain that was not answered may have been done
 		if l.admin.IntN(4) == 0 {
 			a = l.note(c.Snapshot(ctx))
 		} else {
 			topic := l.cfg.Topics[l.admin.IntN(len(l.cfg.Topics))]
 			start, _ := l.Checker.Bounds(topic)
 			verified := l.Verified(topic)
-			if verified <= start {
+			if verified <= start || topic == l.cfg.Prefix+lasting {
 				continue
 			}
 			// Mostly nearly all of it, so that segments die.
@@ -126,12 +167,15 @@ func (l *Load) administrate(ctx context.Context, c *Client) {
 			if l.admin.IntN(4) == 0 {
 				to = start + l.admin.Uint64N(verified-start)
 			}
+			moved = to < l.Checker.StartMost(topic)
 			a = l.note(c.retain(ctx, l.Checker, topic, to))
 		}
 		switch {
 		case a.Status == 0:
-			return
-		case a.refused():
+			if !c.goesOn(ctx) {
+				return
+			}
+		case a.refused() && (!moved || a.Code != "offset_out_of_range"):
 			l.strangeAnswer("admin call", a)
 		}
 	}
@@ -160,8 +204,12 @@ func (l *Load) note(a Answer) Answer {
 func (l *Load) notePublish(began time.Time, a Answer, duplicate bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a.Outcome == Done && !duplicate && began.After(l.last) {
-		l.last = began
+	if a.Outcome == Done && !duplicate {
+		now := time.Now()
+		l.gap, l.acked = max(l.gap, now.Sub(l.acked)), now
+		if began.After(l.last) {
+			l.last = began
+		}
 	}
 	switch {
 	case a.Outcome == Done && !duplicate && !l.failed.IsZero() && began.After(l.failed):
@@ -205,6 +253,20 @@ func (l *Load) LastAcknowledged() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last
+}
+
+// ForgetGap begins to measure LongestGap anew.
+func (l *Load) ForgetGap() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gap, l.acked = 0, time.Now()
+}
+
+// LongestGap returns the longest time without an acknowledged publish since ForgetGap.
+func (l *Load) LongestGap() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(l.gap, time.Since(l.acked))
 }
 
 // ForgetStatuses begins to count answers anew.

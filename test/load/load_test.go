@@ -106,7 +106,11 @@ func (b *broker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		t = &brokerTopic{ids: map[string][2]int{}, bodies: map[string]string{}, batches: map[int]int{}}
-		b.topics[in.Topic] = t
+		defer func() { // the first record makes the topic
+			if len(t.records) > 0 {
+				b.topics[in.Topic] = t
+			}
+		}()
 	}
 	var answer map[string]any
 	switch r.URL.Path {
@@ -202,6 +206,9 @@ func (b *broker) fetch(t *brokerTopic, from uint64, limit int) map[string]any {
 	if n := t.batches[int(from)]; b.bug == "show half batches" && n > 1 && b.rand.IntN(3) == 0 {
 		end = from + 1
 	}
+	if b.bug == "old end" && from+1 == end && b.rand.IntN(3) == 0 {
+		end--
+	}
 	from = min(from, end)
 	next := min(end, from+uint64(limit))
 	records := []map[string]any{}
@@ -280,6 +287,7 @@ func TestLoadFindsBugs(t *testing.T) {
 		{"store, then call it not done", []history.Kind{history.Refused}},
 		{"commit, then call it not done", []history.Kind{history.Group}},
 		{"group back", []history.Kind{history.Group}},
+		{"old end", []history.Kind{history.Lost}},
 		{"start back", []history.Kind{history.Start}},
 		{"no conflicts", nil},
 	}

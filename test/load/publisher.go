@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 
 	"example.com/mq/test/history"
@@ -19,6 +20,8 @@ type publisher struct {
 	rand *rand.Rand
 	next int // number of the next publish
 
+	topics []string // empty: those of the load
+
 	pending *publish   // not known to be done or refused
 	old     []*publish // some of those that are done
 }
@@ -30,15 +33,17 @@ type publish struct {
 	records   []history.Record
 	batch     bool
 	sent      *history.Sent
+	made      time.Time
 	open      bool // an attempt has no known outcome
 }
 
 func newPublisher(l *Load, i int) *publisher {
-	return &publisher{load: l, name: fmt.Sprintf("p%d", i), rand: rand.New(rand.NewPCG(l.cfg.Seed, uint64(1000+i)))}
+	return &publisher{load: l, name: fmt.Sprintf("%sp%d", l.cfg.Prefix, i), rand: rand.New(rand.NewPCG(l.cfg.Seed, uint64(1000+i)))}
 }
 
 func (p *publisher) run(ctx context.Context, c *Client) {
 	for ctx.Err() == nil {
+		p.forget()
 		var a Answer
 		switch dice := p.rand.IntN(100); {
 		case p.pending == nil && dice < 5 && len(p.old) > 0:
@@ -50,7 +55,9 @@ func (p *publisher) run(ctx context.Context, c *Client) {
 		}
 		switch {
 		case a.Status == 0:
-			return
+			if !c.goesOn(ctx) {
+				return
+			}
 		case a.Outcome != Done && !pause(ctx, time.Millisecond): // 507 or 503: do not spin
 			return
 		}
@@ -82,8 +89,9 @@ func (p *publisher) step(ctx context.Context, c *Client) Answer {
 		}
 	case NotDone:
 		h.Refused(q.sent)
-		// A 503 speaks of this attempt only: what became of an earlier one is still to be found out.
-		if a.Status != http.StatusServiceUnavailable || !q.open || q.requestID == "" {
+		// That another node leads, or none, speaks of this attempt only: what became of an earlier one is still to be
+		// found out.
+		if !a.elsewhere() || !q.open || q.requestID == "" {
 			p.pending = nil
 		}
 		if a.refused() {
@@ -104,7 +112,7 @@ func (p *publisher) step(ctx context.Context, c *Client) Answer {
 func (l *Load) Probe(ctx context.Context, c *Client, size int) Answer {
 	l.mu.Lock()
 	l.probes++
-	name := fmt.Sprintf("probe-%d ", l.probes)
+	name := fmt.Sprintf("%sprobe-%d ", l.cfg.Prefix, l.probes)
 	l.mu.Unlock()
 	topic := l.cfg.Topics[0]
 	records := []history.Record{{Value: append([]byte(name), make([]byte, size)...)}}
@@ -178,10 +186,24 @@ func (p *publisher) remember(q *publish) {
 	p.old[p.rand.IntN(most)] = q
 }
 
+// forget drops what is too old to be sent again.
+func (p *publisher) forget() {
+	if most := p.load.cfg.RepeatMax; most > 0 {
+		p.old = slices.DeleteFunc(p.old, func(q *publish) bool { return time.Since(q.made) > most })
+	}
+}
+
 // make invents a publish. Every record says whose it is.
 func (p *publisher) make() *publish {
 	p.next++
-	q := &publish{topic: p.load.cfg.Topics[p.rand.IntN(len(p.load.cfg.Topics))]}
+	topics := p.load.cfg.Topics
+	if len(p.topics) > 0 {
+		topics = p.topics
+	}
+	q := &publish{topic: topics[p.rand.IntN(len(topics))], made: time.Now()}
+	for p.load.churner != nil && q.topic == p.load.cfg.Prefix+lasting && p.rand.IntN(10) > 0 {
+		q.topic = topics[p.rand.IntN(len(topics))] // it gets little
+	}
 	n := 1
 	if p.rand.IntN(4) == 0 {
 		q.batch = true
@@ -194,7 +216,8 @@ func (p *publisher) make() *publish {
 		}
 		q.records = append(q.records, r)
 	}
-	if p.rand.IntN(10) > 0 {
+	// Who deletes a topic must know what is in it.
+	if p.rand.IntN(10) > 0 || len(p.topics) > 0 {
 		q.requestID = fmt.Sprintf("%s-%d", p.name, p.next)
 	}
 	return q

@@ -14,6 +14,11 @@ import (
 func (l *Load) ReadBack(ctx context.Context, url string, all bool) error {
 	c := NewClient(url)
 	defer c.Close()
+	return l.ReadBackBy(ctx, c, all)
+}
+
+// ReadBackBy is ReadBack by way of a client.
+func (l *Load) ReadBackBy(ctx context.Context, c *Client, all bool) error {
 	var (
 		topics sync.WaitGroup
 		mu     sync.Mutex
@@ -21,7 +26,7 @@ func (l *Load) ReadBack(ctx context.Context, url string, all bool) error {
 	)
 	for _, topic := range l.cfg.Topics {
 		topics.Go(func() {
-			if err := l.readBackTopic(ctx, c, topic, all); err != nil {
+			if err := l.readBackTopic(ctx, c, topic, all, true); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
@@ -29,10 +34,17 @@ func (l *Load) ReadBack(ctx context.Context, url string, all bool) error {
 		})
 	}
 	topics.Wait()
+	if l.churner != nil {
+		for _, t := range l.churner.own {
+			if err := l.readBackTopic(ctx, c, t.topic, all, false); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
 	return errors.Join(errs...)
 }
 
-func (l *Load) readBackTopic(ctx context.Context, c *Client, topic string, all bool) error {
+func (l *Load) readBackTopic(ctx context.Context, c *Client, topic string, all, groups bool) error {
 	from, end := l.Checker.Bounds(topic)
 	const overlap = 100
 	if verified := l.Verified(topic); !all && verified > from+overlap {
@@ -42,7 +54,7 @@ func (l *Load) readBackTopic(ctx context.Context, c *Client, topic string, all b
 		page, a := c.fetch(ctx, l.Checker, topic, from, 1000, 0)
 		l.note(a)
 		switch {
-		case a.Status == http.StatusNotFound && end == 0:
+		case a.Status == http.StatusNotFound && (end == 0 || !groups): // the checker knows whether it may be missing
 			return nil
 		case a.Status == http.StatusGone && a.Start > from:
 			// A retain that was sent to the process before, and not answered, was done.
@@ -63,6 +75,9 @@ func (l *Load) readBackTopic(ctx context.Context, c *Client, topic string, all b
 		from = page.Next
 	}
 	for _, g := range l.consumers {
+		if !groups {
+			break
+		}
 		if _, a := c.groupFetch(ctx, l.Checker, g.group, topic, 1, 0); l.note(a).Outcome != Done {
 			return fmt.Errorf("read back group %s of %q: %v", g.group, topic, a)
 		}
@@ -74,6 +89,11 @@ func (l *Load) readBackTopic(ctx context.Context, c *Client, topic string, all b
 func (l *Load) Settle(ctx context.Context, url string) error {
 	c := NewClient(url)
 	defer c.Close()
+	return l.SettleBy(ctx, c)
+}
+
+// SettleBy is Settle by way of a client.
+func (l *Load) SettleBy(ctx context.Context, c *Client) error {
 	var (
 		publishers sync.WaitGroup
 		mu         sync.Mutex
@@ -95,6 +115,9 @@ func (l *Load) Settle(ctx context.Context, url string) error {
 		})
 	}
 	publishers.Wait()
+	if l.churner != nil {
+		errs = append(errs, l.churner.settle(ctx, c))
+	}
 	return errors.Join(errs...)
 }
 
@@ -128,4 +151,14 @@ func (l *Load) Retain(ctx context.Context, url string) error {
 		}
 	}
 	return nil
+}
+
+// Lasting moves the start of the topic that keeps everything up, by hand, so that it keeps so many records.
+func (l *Load) Lasting(ctx context.Context, c *Client, keep uint64) Answer {
+	topic := l.cfg.Prefix + lasting
+	start, _ := l.Checker.Bounds(topic)
+	if to := l.Verified(topic); to > start+keep {
+		return l.note(c.retain(ctx, l.Checker, topic, to-keep))
+	}
+	return Answer{}
 }

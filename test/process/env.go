@@ -3,6 +3,7 @@ package process
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,7 +53,30 @@ func Seed(t testing.TB) uint64 {
 // Dir returns a temporary folder on a disk. In memory a sync does nothing, so a test there proves nothing.
 func Dir(t testing.TB) string {
 	t.Helper()
-	dir := t.TempDir()
+	return onDisk(t, t.TempDir())
+}
+
+// KeptDir is Dir, but the folder stays when the test fails.
+func KeptDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mq-"+strings.ReplaceAll(t.Name(), "/", "-")+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("kept: %s", dir)
+			return
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return onDisk(t, dir)
+}
+
+func onDisk(t testing.TB, dir string) string {
+	t.Helper()
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		t.Fatal(err)

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +25,9 @@ import (
 
 // AdminToken is what the processes accept for admin calls. Client calls need no token.
 const AdminToken = "test-admin-token"
+
+// ReplicationToken is what the nodes of a pair show each other.
+const ReplicationToken = "test-replication-token"
 
 // readyMax is how long a start may take, recovery included. It is generous: how long a start takes is
 // measured elsewhere, and a machine that runs tests is busy.
@@ -72,7 +77,13 @@ type Config struct {
 	Binary string
 	Data   string
 	Args   []string // further flags
+	Env    []string // further variables, NAME=value
 	Wrap   []string // a command that runs mqd: its words stand before mqd's
+
+	Listen  string       // address, host:port; empty: a free port of 127.0.0.1
+	Network *Network     // that mqd runs in; nil: that of the test
+	Client  *http.Client // reaches mqd by https; nil: it is reached by http
+	Log     string       // file that what mqd says is appended to; empty: only the last part is kept, in memory
 }
 
 // Process is one running mqd.
@@ -80,6 +91,7 @@ type Process struct {
 	URL string // where it listens
 	PID int    // of mqd, or of the command that wraps it
 
+	client *http.Client
 	cmd    *exec.Cmd
 	stderr tail
 	ended  chan struct{} // closed when the process is gone and err is set
@@ -88,32 +100,53 @@ type Process struct {
 
 // Start starts mqd and returns at once. It need not be ready.
 func Start(cfg Config) (*Process, error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, err
+	addr, client, scheme := cfg.Listen, http.DefaultClient, "http://"
+	if addr == "" {
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		addr = fmt.Sprintf("127.0.0.1:%d", port)
 	}
-	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	if cfg.Client != nil {
+		client, scheme = cfg.Client, "https://"
+	}
 	words := append([]string{}, cfg.Wrap...)
 	words = append(words, cfg.Binary, "-listen", addr, "-data", cfg.Data)
 	words = append(words, cfg.Args...)
-	p := &Process{URL: "http://" + addr, ended: make(chan struct{})}
+	p := &Process{URL: scheme + addr, client: client, ended: make(chan struct{})}
 	p.cmd = exec.Command(words[0], words[1:]...)
-	p.cmd.Env = append(os.Environ(), "MQ_ADMIN_TOKEN="+AdminToken)
+	p.cmd.Env = append(append(os.Environ(), "MQ_ADMIN_TOKEN="+AdminToken), cfg.Env...)
 	p.cmd.Stdout = io.Discard
 	p.cmd.Stderr = &p.stderr
+	if cfg.Log != "" {
+		log, err := os.OpenFile(cfg.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("open the log of mqd: %w", err)
+		}
+		p.stderr.all = log
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that started the process ends, so one thread is kept
 		// for it until then. The goroutine ends with the process.
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
+		var err error
+		if cfg.Network == nil {
+			defer runtime.UnlockOSThread()
+		} else { // the thread ends with the goroutine
+			err = cfg.Network.enter()
+		}
+		if err == nil {
+			err = p.cmd.Start()
+		}
 		started <- err
 		if err == nil {
 			p.err = p.cmd.Wait()
-			close(p.ended)
 		}
+		p.stderr.close()
+		close(p.ended)
 	}()
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start mqd: %w", err)
@@ -164,7 +197,9 @@ func (p *Process) AwaitReady() error {
 }
 
 // Get asks for a page by GET.
-func (p *Process) Get(path string) (status int, body string, err error) {
+func (p *Process) Get(path string) (status int, body string, err error) { return p.get(path, nil) }
+
+func (p *Process) get(path string, header http.Header) (status int, body string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+path, nil)
@@ -172,13 +207,58 @@ func (p *Process) Get(path string) (status int, body string, err error) {
 		return 0, "", err
 	}
 	r.Close = true // the next process has another port: keep nothing open
-	answer, err := http.DefaultClient.Do(r)
+	if header != nil {
+		r.Header = header
+	}
+	answer, err := p.client.Do(r)
 	if err != nil {
 		return 0, "", err
 	}
 	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
 	return answer.StatusCode, string(b), err
+}
+
+// Pause stops the process, as a long pause of the whole machine would, and returns once no thread of it runs.
+func (p *Process) Pause() error {
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("pause mqd: %w", err)
+	}
+	deadline := time.Now().Add(readyMax)
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID))
+		if err != nil || len(threads) == 0 {
+			return fmt.Errorf("pause mqd: no threads: %w", err)
+		}
+		running := 0
+		for _, name := range threads {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				continue // it has ended
+			}
+			// The state follows the name, which is in parentheses and may hold any byte.
+			if _, state, ok := strings.Cut(string(text), ") "); !ok || state[0] != 'T' {
+				running++
+			}
+		}
+		if running == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("pause mqd: %d threads go on", running)
+		}
+		<-poll.C
+	}
+}
+
+// Resume lets a paused process go on.
+func (p *Process) Resume() error {
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		return fmt.Errorf("resume mqd: %w", err)
+	}
+	return nil
 }
 
 // Kill kills the process and waits until it is gone. It may be called again.
@@ -220,6 +300,23 @@ func (p *Process) ExitCode() int {
 // Stderr returns the last part of what the process wrote to standard error.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
+// FreeAddress returns a loopback address that nothing else uses, now or later: a process may be started on it again
+// and again.
+func FreeAddress() (string, error) {
+	// 127.0.0.0/8 is this machine, all of it, and others use 127.0.0.1 only.
+	const tries = 20
+	var err error
+	for range tries {
+		var l net.Listener
+		host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(250), 1+rand.IntN(250))
+		if l, err = net.Listen("tcp", host+":0"); err == nil {
+			address := l.Addr().String()
+			return address, l.Close()
+		}
+	}
+	return "", fmt.Errorf("no free address: %w", err)
+}
+
 // freePort returns a port that nobody listens on. It lies below the range that the kernel gives to
 // outgoing connections, so that none of those can take it.
 func freePort() (int, error) {
@@ -238,7 +335,9 @@ func freePort() (int, error) {
 
 // tail keeps the last bytes written to it.
 type tail struct {
-	mu  sync.Mutex
+	all *os.File // gets everything; nil for none
+
+	mu  sync.Mutex // guards the field below
 	buf bytes.Buffer
 }
 
@@ -248,14 +347,56 @@ func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf.Write(p)
+	if t.all != nil {
+		if _, err := t.all.Write(p); err != nil {
+			fmt.Fprintf(&t.buf, "the log cannot be written: %v\n", err)
+		}
+	}
 	if extra := t.buf.Len() - tailMax; extra > 0 {
 		t.buf.Next(extra)
 	}
 	return len(p), nil
 }
 
+func (t *tail) close() {
+	if t.all != nil {
+		t.all.Close()
+	}
+}
+
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.buf.String()
+}
+
+// Metric returns the sum of a metric over its labels, without the prefix mq_; 0 if there is none.
+func (p *Process) Metric(name string) (float64, error) {
+	all, err := p.Metrics()
+	return all["mq_"+name], err
+}
+
+// Metrics returns what /metrics says, each by its name, summed up over its labels.
+func (p *Process) Metrics() (map[string]float64, error) {
+	status, body, err := p.Get("/metrics")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", status, body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	sums := map[string]float64{}
+	for line := range strings.Lines(body) {
+		space := strings.LastIndexByte(strings.TrimSpace(line), ' ')
+		if space < 0 || line[0] == '#' {
+			continue
+		}
+		name, _, _ := strings.Cut(line[:space], "{")
+		n, err := strconv.ParseFloat(strings.TrimSpace(line[space:]), 64)
+		if err != nil {
+			return nil, fmt.Errorf("metric %s: %w", name, err)
+		}
+		sums[name] += n
+	}
+	return sums, nil
 }

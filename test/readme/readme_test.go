@@ -1,5 +1,6 @@
 // Package readme runs the README: every curl command in it, in order, against a real mqd, compared with the
-// answer printed below it; and the commands of the mq client.
+// answer printed below it; the commands of the mq client; and, as scripts, what it and docs/operations.md tell to do
+// with several nodes.
 package readme
 
 import (
@@ -16,6 +17,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m)) }
 
+// scripted are the sections whose commands belong together, and are run as scripts.
+var scripted = []string{"Two nodes", cluster}
+
 // command is one line of the README that can be run, and the line printed below it, if any.
 type command struct {
 	line, want string
@@ -27,8 +31,16 @@ func commands(t *testing.T, prefixes ...string) []command {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rest := string(text)
+	for _, heading := range scripted {
+		section, ok := sectionOf(rest, heading)
+		if !ok {
+			t.Fatalf("the README has no section %q", heading)
+		}
+		rest = strings.Replace(rest, section, "", 1)
+	}
 	var list []command
-	lines := strings.Split(string(text), "\n")
+	lines := strings.Split(rest, "\n")
 	for i, line := range lines {
 		line, ok := strings.CutPrefix(line, "    ")
 		if !ok {

@@ -3,6 +3,7 @@
 package standalone
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -16,21 +17,39 @@ import (
 type Role struct {
 	log     replication.Log
 	applier replication.Applier
+	term    entry.Term
 
-	// proposing is held by Propose, so that Close can wait for it: the one mutex held across I/O.
+	// proposing is held by Start and Propose, so that Close can wait for them: the one mutex held across I/O.
 	proposing sync.Mutex
 
 	mu        sync.Mutex // guards the fields below; never held across a write or sync
 	committed entry.Index
+	started   bool
 	closed    bool
 	err       error // sticky
 }
 
 var _ replication.Role = (*Role)(nil)
 
-// New returns a role over a log all of whose entries are durable and applied.
-func New(log replication.Log, applier replication.Applier) *Role {
-	return &Role{log: log, applier: applier, committed: log.Last()}
+// New returns a role over a log all of whose entries are durable and applied. Its entries get a term, which must not be
+// below that of the last one.
+func New(log replication.Log, term entry.Term, applier replication.Applier) *Role {
+	return &Role{log: log, term: term, applier: applier, committed: log.Last()}
+}
+
+// Start makes the applier lead before it returns: alone, all that is in the log is committed.
+func (r *Role) Start() error {
+	r.proposing.Lock() // so that Close waits
+	defer r.proposing.Unlock()
+	r.mu.Lock()
+	closed := r.closed
+	r.started = true
+	r.mu.Unlock()
+	if closed {
+		return replication.ErrStopped
+	}
+	r.applier.Lead()
+	return nil
 }
 
 // Propose appends and syncs the entries, then reports them committed, all before it returns.
@@ -38,7 +57,7 @@ func (r *Role) Propose(f *wal.Frames) error {
 	r.proposing.Lock()
 	defer r.proposing.Unlock()
 	r.mu.Lock()
-	commit, closed, err := r.committed, r.closed, r.err
+	commit, started, closed, err := r.committed, r.started, r.closed, r.err
 	r.mu.Unlock()
 	if err == nil {
 		err = r.log.Err() // the log may have failed by itself, while it prepared a segment
@@ -48,8 +67,10 @@ func (r *Role) Propose(f *wal.Frames) error {
 		return replication.ErrStopped
 	case err != nil:
 		return fmt.Errorf("%w: %w", replication.ErrFailedBefore, err)
+	case !started:
+		return &replication.UnavailableError{Reason: "the node is starting"}
 	}
-	first, err := r.log.Append(f, entry.StandaloneTerm, commit)
+	first, err := r.log.Append(f, r.term, commit)
 	if errors.Is(err, wal.ErrFull) {
 		return err
 	}
@@ -70,11 +91,17 @@ func (r *Role) Propose(f *wal.Frames) error {
 	return nil
 }
 
+// MayAnswer implements replication.Role: nobody can have replaced a node that is alone.
+func (r *Role) MayAnswer() bool { return true }
+
+// Confirm implements replication.Role, likewise.
+func (r *Role) Confirm(context.Context) error { return nil }
+
 // Status implements replication.Role.
 func (r *Role) Status() replication.Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return replication.Status{Term: entry.StandaloneTerm, Committed: r.committed, Err: r.err}
+	return replication.Status{Term: r.term, Committed: r.committed, Err: r.err}
 }
 
 // Close implements replication.Role.

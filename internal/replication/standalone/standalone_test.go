@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"example.com/mq/internal/entry"
 	"testing"
 
 	"example.com/mq/internal/replication"
@@ -10,6 +11,6 @@ import (
 
 func TestRole(t *testing.T) {
 	replicationtest.Run(t, func(_ *testing.T, log *wal.Log, applier replication.Applier) replication.Role {
-		return New(log, applier)
+		return New(log, entry.StandaloneTerm, applier)
 	})
 }

@@ -1,0 +1,230 @@
+package httpapi
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"example.com/mq/api"
+)
+
+var (
+	goodRaftUpgrade = "POST " + api.PathRaftStream + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: " + api.ProtocolRaft + "\r\n" +
+		api.HeaderRaftToken + ": " + raftToken + "\r\n\r\n"
+	askRole = "GET " + api.PathRaftRole + " HTTP/1.1\r\nHost: localhost\r\n" + api.HeaderRaftToken + ": " + raftToken + "\r\n\r\n"
+)
+
+// counted returns how many connections have each place, and fails if the books are wrong.
+func (r *running) counted() (clients, reserve, streams int) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.conns {
+		switch c.place {
+		case placeClient:
+			clients++
+		case placeReserve:
+			reserve++
+		case placeStream:
+			streams++
+		}
+	}
+	if clients != r.count.clients || reserve != len(r.count.reserve) || streams != r.count.streams {
+		r.t.Errorf("counted %d, %d, %d; the books say %d, %d, %d", clients, reserve, streams, r.count.clients, len(r.count.reserve), r.count.streams)
+	}
+	return clients, reserve, streams
+}
+
+// fillUp opens idle connections until all places of clients are taken.
+func (r *running) fillUp() {
+	r.t.Helper()
+	for range r.cfg.ConnectionsMax {
+		r.dial()
+	}
+	waitUntil(r.t, "all places are taken", func() bool { n, _, _ := r.counted(); return n == r.cfg.ConnectionsMax })
+}
+
+// TestNodesGetIn: with all places taken by clients that say nothing, the streams and questions of nodes are served, plain
+// and over TLS, and clients are refused as ever.
+func TestNodesGetIn(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writePair(t, certFile, keyFile, 1)
+	withTLS, err := LoadTLS(certFile, keyFile, startLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, config := range map[string]*tls.Config{"plain": nil, "tls": withTLS} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, withStream(nil), withRaft(nil), func(c *Config) { c.TLS, c.ConnectionsMax = config, 5 })
+			s.fillUp()
+			dial := s.dial
+			if config != nil {
+				dial = s.dialTLS
+			}
+			var streams []*raw
+			for range 6 {
+				c := dial()
+				c.send(goodRaftUpgrade + "early")
+				c.switched(api.ProtocolRaft)
+				c.expect("early")
+				streams = append(streams, c)
+			}
+			c := dial()
+			c.send(goodUpgrade)
+			c.switched()
+			c = dial()
+			c.send(askRole)
+			if a := c.receive("GET"); a.status != 200 || !a.closed {
+				t.Errorf("%d %s, closed: %v", a.status, a.body, a.closed)
+			}
+			for what, request := range map[string]string{
+				"client": request1(api.PathPublish, goodBodies[api.PathPublish]), "health": "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+				"wrong token": strings.Replace(goodRaftUpgrade, raftToken, "nope", 1), "other's token": strings.Replace(goodRaftUpgrade, raftToken, peerToken, 1),
+				"bare LF": strings.Replace(askRole, "\r\n", "\n", 1), "no path": "GET /raft HTTP/1.1\r\nHost: localhost\r\n\r\n",
+			} {
+				c := dial()
+				c.send(request)
+				if a := c.receive("POST"); a.status != 503 || a.code() != "unavailable" || !a.closed {
+					t.Errorf("%s: %d %s", what, a.status, a.body)
+				}
+				c.Close()
+			}
+			if n := s.fake.callCount(); n != 0 {
+				t.Errorf("%d calls were served", n)
+			}
+			for _, c := range streams {
+				c.echo("still here")
+			}
+			waitUntil(t, "the reserve is empty", func() bool { _, n, _ := s.counted(); return n == 0 })
+			if clients, _, n := s.counted(); clients != 5 || n != 7 {
+				t.Errorf("%d clients, %d streams", clients, n)
+			}
+			if strings.Contains(s.log.String(), "canary") {
+				t.Errorf("log: %s", s.log)
+			}
+		})
+	}
+}
+
+// TestReserveIsNotUsedUp: with all places and the whole reserve taken by connections that say nothing, or half a request,
+// the newest still gets in, and those that are silent go by themselves.
+func TestReserveIsNotUsedUp(t *testing.T) {
+	s := start(t, withRaft(nil), func(c *Config) { c.ConnectionsMax = 2 })
+	s.fillUp()
+	var silent []*raw
+	for i := range 3 * reserveMax {
+		c := s.dial()
+		if i%2 == 1 {
+			c.send(askRole[:len(askRole)-2-i%5])
+		}
+		silent = append(silent, c)
+		if i >= 2*reserveMax && i%8 == 0 {
+			c := s.dial()
+			c.send(goodRaftUpgrade)
+			c.switched(api.ProtocolRaft)
+			c.echo("x")
+		}
+	}
+	waitUntil(t, "the reserve is within its limit", func() bool { _, n, _ := s.counted(); return n <= reserveMax })
+	began := time.Now()
+	for _, c := range silent {
+		io.Copy(io.Discard, c) // until the server has closed it
+	}
+	if d := time.Since(began); d > reserveTimeout+lingerTimeout {
+		t.Errorf("they were kept for %v", d)
+	}
+	waitUntil(t, "they are gone", func() bool { return s.open() == 2+reserveMax/8 })
+	if _, n, _ := s.counted(); n != 0 {
+		t.Errorf("%d are in the reserve", n)
+	}
+}
+
+// TestSlowBodyInReserve: a body that trickles in does not hold a place of the reserve beyond its time.
+func TestSlowBodyInReserve(t *testing.T) {
+	s := start(t, withRaft(nil), func(c *Config) { c.ConnectionsMax = 1 })
+	s.fillUp()
+	c := s.dial()
+	c.send("POST " + api.PathRaftTransfer + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+	began := time.Now()
+	io.Copy(io.Discard, c)
+	if d := time.Since(began); d > reserveTimeout+lingerSilence+2*time.Second {
+		t.Errorf("it was kept for %v", d)
+	}
+}
+
+// TestStreamsDoNotCountAsClients: however many nodes there are, clients have all their places; and streams have a limit.
+func TestStreamsDoNotCountAsClients(t *testing.T) {
+	s := start(t, withRaft(nil), func(c *Config) { c.ConnectionsMax = 2 })
+	var streams []*raw
+	for range streamsMax {
+		c := s.dial()
+		c.send(goodRaftUpgrade)
+		c.switched(api.ProtocolRaft)
+		streams = append(streams, c)
+	}
+	c := s.dial()
+	c.send(goodRaftUpgrade)
+	if a := c.receive("POST"); a.status != 503 || !strings.Contains(a.body, "streams") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	c.Close()
+	for range 2 {
+		c := s.dial()
+		c.send(request1(api.PathPublish, goodBodies[api.PathPublish]))
+		if a := c.receive("POST"); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	streams[0].Close()
+	waitUntil(t, "one has left", func() bool { _, _, n := s.counted(); return n == streamsMax-1 })
+}
+
+// TestNoReserveWithoutNodes: alone, a node refuses what is beyond the limit at once, and reads nothing of it.
+func TestNoReserveWithoutNodes(t *testing.T) {
+	s := start(t, func(c *Config) { c.ConnectionsMax = 1 })
+	s.fillUp()
+	if a := s.dial().receive("POST"); a.status != 503 || a.code() != "unavailable" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// TestPlacesUnderFire: clients, nodes and silent connections come and go at once; in the end all places are free again.
+func TestPlacesUnderFire(t *testing.T) {
+	s := start(t, withRaft(nil), func(c *Config) { c.ConnectionsMax = 8 })
+	requests := []string{"", "POST", request1(api.PathPublish, goodBodies[api.PathPublish]), askRole, goodRaftUpgrade + "x", "\n\n", askRole + askRole}
+	done := make(chan error, 8)
+	for w := range cap(done) {
+		go func() {
+			for i := range 150 {
+				c, err := net.Dial("tcp", s.addr)
+				if err != nil {
+					done <- err
+					return
+				}
+				c.SetDeadline(time.Now().Add(time.Duration(1+i%20) * time.Millisecond))
+				io.WriteString(c, requests[(w+i)%len(requests)])
+				io.Copy(io.Discard, c)
+				c.Close()
+			}
+			done <- nil
+		}()
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	waitUntil(t, "all are gone", func() bool { return s.open() == 0 })
+	if a, b, c := s.counted(); a+b+c != 0 {
+		t.Errorf("%d, %d, %d", a, b, c)
+	}
+	if log := s.log.String(); strings.Contains(log, "panic") {
+		t.Error(fmt.Sprint(log))
+	}
+}

@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"example.com/mq/test/load"
+	"example.com/mq/test/process"
+)
+
+// TestClusterPause stops the leader under load for 2 to 5 election timeouts, until another one leads, and lets it go on
+// with requests waiting for it: it must not answer as if it still led. MQ_CLUSTER_PAUSES says how often.
+func TestClusterPause(t *testing.T) {
+	seed := process.Seed(t)
+	dice := rand.New(rand.NewPCG(seed, 99))
+	c := newCluster(t, 3, small...)
+	before := newLoad(load.Config{Seed: seed})
+	var after *load.Load
+	c.startWhole()
+	var took stopwatch
+	for i := range process.Count(t, "MQ_CLUSTER_PAUSES", 2) {
+		after = newLoad(load.Config{Seed: seed + uint64(i), Checker: before.Checker, Prefix: fmt.Sprintf("after-%d-", i), Quiet: true})
+		took = append(took, c.pauseLeader(before, after, time.Duration(2000+dice.IntN(3000))*electionTimeout/1000))
+		c.check(after)
+	}
+	c.finish(before)
+	t.Logf("another one led after: %v; %v", took, before.Checker.Report())
+}
+
+// pauseLeader stops the leader for some time, or until another one has led for a while, and returns how long that took.
+func (c *cluster) pauseLeader(before, after *load.Load, pause time.Duration) (took time.Duration) {
+	c.t.Helper()
+	old := c.AwaitWhole(patience)
+	client := c.client(nil)
+	defer client.Close()
+	run := begin(c.t, before, client)
+	c.awaitAck(before, time.Now())
+	if err := c.Nodes[old].Process.Pause(); err != nil {
+		c.t.Fatal(err)
+	}
+	paused := time.Now()
+
+	// The clients of before wait for the one that is stopped, sooner or later. Those of after do not know it.
+	others := c.clientOf(nil, c.Others(old)...)
+	defer others.Close()
+	busy := begin(c.t, after, others)
+	took = c.awaitAck(after, paused)
+	c.awaitAck(after, time.Now().Add(100*time.Millisecond))
+	busy.stop()
+
+	// What it is asked now it must answer after it has gone on, and others have written meanwhile.
+	stale := c.clientOf(nil, old)
+	defer stale.Close()
+	var asking sync.WaitGroup
+	for range 4 {
+		asking.Go(func() { before.Probe(c.t.Context(), stale, 100) })
+		asking.Go(func() { after.ReadBackBy(c.t.Context(), stale, false) }) // an error is right; the checker judges the rest
+	}
+	<-time.After(max(pause-time.Since(paused), 50*time.Millisecond))
+	if err := c.Nodes[old].Process.Resume(); err != nil {
+		c.t.Fatal(err)
+	}
+	asking.Wait()
+	c.awaitAck(before, time.Now())
+	run.stop()
+	c.check(before)
+	c.settle(before)
+	if err := after.SettleBy(c.t.Context(), client); err != nil {
+		c.t.Fatal(err)
+	}
+	c.readBack(before, false)
+	c.readBack(after, false)
+	return took
+}
+
+// TestClusterFollowerPause stops a follower under load: writes go on as if nothing had happened, and it catches up.
+func TestClusterFollowerPause(t *testing.T) {
+	const gapMax = time.Second
+	c := newCluster(t, 3, small...)
+	l := newLoad(load.Config{Seed: process.Seed(t)})
+	leader := c.startWhole()
+	client := c.clientOf(nil, leader)
+	defer client.Close()
+	run := begin(t, l, client)
+	c.awaitAck(l, time.Now())
+	l.ForgetGap()
+	follower := c.Others(leader)[0]
+	if err := c.Nodes[follower].Process.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitAck(l, time.Now().Add(5*electionTimeout))
+	if err := c.Nodes[follower].Process.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitAck(l, time.Now().Add(electionTimeout))
+	gap := l.LongestGap()
+	if now := c.AwaitWhole(patience); now != leader {
+		t.Errorf("node %d leads, and node %d before", now, leader)
+	}
+	run.stop()
+	if gap > gapMax {
+		t.Errorf("no writes for %v, want at most %v", gap, gapMax)
+	}
+	c.check(l)
+	c.finish(l)
+	t.Logf("no writes for %v at most; %v", gap, l.Checker.Report())
+}
