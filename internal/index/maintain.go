@@ -302,11 +302,16 @@ func encode(id identity, s *segment) ([]byte, [][]place, error) {
 		}
 		l := listed{name: []byte(s.topics[slot].name)}
 		for _, p := range s.parts(order[:n]) {
+			all := placeOf(s.lists[p.at].runs)
+			whole := all.count == p.count
 			for runs := range slices.Chunk(clip(s.lists[p.at].runs, p.first, p.last()), blockRuns) {
 				if int64(len(data)) > fileSizeMax-blockSizeMax {
 					return nil, nil, fmt.Errorf("the segment is too large for an index file")
 				}
 				block := placeOf(runs)
+				if !whole { // a run counts with what is left of it
+					block.bytes = all.part(block.first, block.last()).bytes
+				}
 				block.segment, block.at = s.number, uint32(len(data))
 				data = appendBlock(data, id, string(l.name), block.at, runs)
 				block.size = uint32(len(data)) - block.at
