@@ -554,7 +554,7 @@ func (c *Cluster) lifeEnded(cause error) error {
 // reads; it acknowledges nothing more.
 func (c *Cluster) diskFailed(err error) {
 	if len(c.cc.URLs) > 1 {
-		c.finish(fmt.Errorf("%w: %w", errDisk, err))
+		c.finish(whyFailed(err))
 		return
 	}
 	c.mu.Lock()
@@ -602,13 +602,19 @@ func (c *Cluster) raft(n *Node, fold *state.State) (*cluster.Role, error) {
 
 // raftFailed is called by the role when it must not go on.
 func (c *Cluster) raftFailed(err error) {
+	c.finish(whyFailed(err))
+}
+
+// whyFailed says what a failure of the role means for this node. Before the role calls Fatal it tells the broker, so the
+// life may end by either of the two.
+func whyFailed(err error) error {
 	why := errDisk
 	if errors.As(err, new(*cluster.LostError)) {
 		why = errLost
 	} else if errors.As(err, new(*cluster.DivergedError)) {
 		why = errDiverged
 	}
-	c.finish(fmt.Errorf("%w: %w", why, err))
+	return fmt.Errorf("%w: %w", why, err)
 }
 
 // markerFrame adds the first entry of a leader's term.
