@@ -70,7 +70,7 @@ func New(cfg Config) (*Client, error) {
 	for _, text := range cfg.Nodes {
 		u, err := parseNode(text)
 		if err != nil {
-			return nil, fmt.Errorf("client: node %q: %w", text, err)
+			return nil, fmt.Errorf("client: node %q: %w", withoutUser(text), err)
 		}
 		if c.adminToken != "" && u.Scheme == "http" && !isLoopback(u.Hostname()) && !cfg.UnsafePlaintextTokens {
 			return nil, fmt.Errorf("client: node %q: a token would be sent unencrypted: use https", text)
@@ -101,9 +101,19 @@ func New(cfg Config) (*Client, error) {
 // Close closes idle connections. Calls that are under way are not touched.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
+// withoutUser is a URL for an error, without a password that does not belong there.
+func withoutUser(text string) string {
+	if i := strings.LastIndexByte(text, '@'); i >= 0 {
+		return "..." + text[i:]
+	}
+	return text
+}
+
 func parseNode(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
+	case err != nil && strings.Contains(text, "@"):
+		return nil, errors.New("not a URL") // the error would show what withoutUser hides
 	case err != nil:
 		return nil, err
 	case u.Scheme != "http" && u.Scheme != "https":

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -154,6 +156,47 @@ func TestTokenInNoError(t *testing.T) {
 	_, err := publish(quick(t, Config{Token: "canary"}, f), PublishOptions{})
 	if e := asError(t, err); e.Code != ErrUnauthenticated || strings.Contains(err.Error(), "canary") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTokenSentBack: whatever answers may send back what it got.
+func TestTokenSentBack(t *testing.T) {
+	const token, admin = "canary-\"1", "canary-<2>"
+	quoted, err := json.Marshal("got " + token + " and " + admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, row := range map[string]struct {
+		status int
+		body   string
+	}{
+		"code and message": {401, `{"code":"unauthenticated","message":` + string(quoted) + `}`},
+		"leader":           {503, `{"code":"not_leader","message":"m","leader":` + string(quoted) + `}`},
+		"field":            {400, `{"code":"invalid_argument","message":"m","field":` + string(quoted) + `}`},
+		"redirect":         {307, `{"code":"not_leader","message":` + string(quoted) + `}`},
+		"gateway":          {502, "<html>" + strings.Repeat("x", 170) + token + " " + admin},
+	} {
+		f := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) {
+			w.Header().Set("Location", "http://elsewhere.example/?"+token+admin)
+			say(w, row.status, row.body)
+		})
+		_, err := publish(quick(t, Config{Token: token, AdminToken: admin}, f), PublishOptions{})
+		if e := asError(t, err); strings.Contains(fmt.Sprintf("%+v %v", *e, err), "canary") {
+			t.Errorf("%s: %+v", name, *e)
+		}
+	}
+}
+
+// TestPasswordInNoError: a URL with a password is refused, and not repeated.
+func TestPasswordInNoError(t *testing.T) {
+	for _, url := range []string{"http://u:canary@localhost:1", "http://u:canary@[::1", "http://u:canary/x@h", "http://u:can%zzary@h", "u:canary@h", "http://u:canary@h:x"} {
+		_, err := New(Config{Nodes: []string{url}})
+		if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), "zzary") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	if _, err := New(Config{Nodes: []string{"ftp://mq.example.com"}}); err == nil || !strings.Contains(err.Error(), "ftp://mq.example.com") {
+		t.Errorf("a URL that may be shown is not: %v", err)
 	}
 }
 

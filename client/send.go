@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -112,7 +113,9 @@ func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 // explain fills failed from an answer whose status is not 200, and returns where a redirect leads.
 func (c *Client) explain(call *call, response *http.Response, answer []byte, failed *Error) (target int) {
 	failed.RetryAfter = retryAfter(response.Header.Get("Retry-After"), time.Now())
+	answer = []byte(c.scrub(string(answer)))
 	e := parseError(answer)
+	e.Message, e.Field, e.Leader = c.scrub(e.Message), c.scrub(e.Field), c.scrub(e.Leader) // some may have been escaped
 	failed.Code, failed.Message, failed.Field, failed.Leader = Code(e.Code), e.Message, e.Field, e.Leader
 	failed.StartOffset, failed.EndOffset = e.StartOffset, e.EndOffset
 	failed.FirstOffset, failed.LastOffset, failed.RestoredEnd = e.FirstOffset, e.LastOffset, e.RestoredEnd
@@ -207,8 +210,21 @@ func (c *Client) redirect(response *http.Response, failed *Error) (target int) {
 		}
 	}
 	failed.Code = ErrForeignRedirect
-	failed.Message = fmt.Sprintf("the node points to %q, which is not among the configured nodes: configure all nodes by the URLs that they have for each other", location)
+	failed.Message = fmt.Sprintf("the node points to %q, which is not among the configured nodes: configure all nodes by the URLs that they have for each other", c.scrub(location))
 	return -1
+}
+
+// secretMin is how many bytes a token has at least that scrub looks for: a shorter one is no secret, and may stand in any text.
+const secretMin = 6
+
+// scrub takes our tokens out of what somebody answered: a proxy may send back what it got, and errors are logged.
+func (c *Client) scrub(text string) string {
+	for _, token := range []string{c.token, c.adminToken} {
+		if len(token) >= secretMin {
+			text = strings.ReplaceAll(text, token, "[token]")
+		}
+	}
+	return text
 }
 
 // notFromBroker describes an answer that is no error of the contract.

@@ -108,6 +108,7 @@ func (a *asker) do(ctx context.Context, method, to string, body []byte) ([]byte,
 	if err != nil {
 		return nil, a.explain(err)
 	}
+	got = []byte(a.scrub(string(got)))
 	switch {
 	case answer.StatusCode != http.StatusOK:
 		return nil, a.refusal(answer.StatusCode, got)
@@ -115,6 +116,15 @@ func (a *asker) do(ctx context.Context, method, to string, body []byte) ([]byte,
 		return nil, fmt.Errorf("its answer is not that of a node of %s", a.of)
 	}
 	return got, nil
+}
+
+// scrub takes the token out of what somebody answered: a proxy may send back what it got. What is shorter than 6 bytes is no
+// secret, and may stand in any text.
+func (a *asker) scrub(text string) string {
+	if len(a.secret) < 6 {
+		return text
+	}
+	return strings.ReplaceAll(text, a.secret, "[token]")
 }
 
 // explain shortens an error of the HTTP client: the URL stands in front of it anyway.
@@ -144,7 +154,7 @@ func (a *asker) refusal(status int, body []byte) error {
 	case e.Code == api.CodeNotFound:
 		return fmt.Errorf("it is no node of %s: it runs with %s", a.of, a.otherRole)
 	case e.Message != "":
-		return fmt.Errorf("status %d: %s", status, e.Message)
+		return fmt.Errorf("status %d: %s", status, a.scrub(e.Message)) // it may have been escaped
 	}
 	return fmt.Errorf("status %d, which is not from a node of %s", status, a.of)
 }

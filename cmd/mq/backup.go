@@ -165,7 +165,7 @@ func (s backupSource) BackupBegin(ctx context.Context) (*api.BackupBegun, error)
 		if !errors.As(err, &refused) || refused.Code != client.ErrUnavailable || s.timeout < timeoutDefault || time.Since(start) >= beginMax {
 			return begun, err
 		}
-		fmt.Fprintf(s.notes, "mq: %v; still trying\n", err)
+		fmt.Fprintf(s.notes, "mq: %s; still trying\n", plain(err.Error()))
 		select {
 		case <-ctx.Done():
 			return nil, err

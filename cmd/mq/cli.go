@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, std streams) (status int) {
 	}()
 	command, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintf(std.err, "mq: %v (see mq --help)\n", err)
+		fmt.Fprintf(std.err, "mq: %s (see mq --help)\n", plain(err.Error()))
 		return 2
 	}
 	err = command.Run()
@@ -95,10 +95,10 @@ func run(ctx context.Context, args []string, std streams) (status int) {
 	case errors.Is(err, errOutputClosed):
 		return 0
 	case errors.As(err, &usage):
-		fmt.Fprintf(std.err, "mq: %v (see mq --help)\n", err)
+		fmt.Fprintf(std.err, "mq: %s (see mq --help)\n", plain(err.Error()))
 		return 2
 	}
-	fmt.Fprintf(std.err, "mq: %v\n", err)
+	fmt.Fprintf(std.err, "mq: %s\n", plain(err.Error()))
 	return 1
 }
 

@@ -75,7 +75,7 @@ func reportTail(w io.Writer, of string, in wal.Inspection) {
 // reportDamage says what is damaged, and what is lost with it.
 func reportDamage(w io.Writer, in wal.Inspection, texts []string) error {
 	for i, d := range in.Damage {
-		fmt.Fprintf(w, "mq: damage: %s: %s\n", placeOf(d), withText(d.Reason, texts[i]))
+		fmt.Fprintf(w, "mq: damage: %s: %s\n", placeOf(d), plain(withText(d.Reason, texts[i])))
 	}
 	if n := len(in.Damage); n > 0 {
 		return fmt.Errorf("the log is damaged in %s", count(uint64(n), "place"))
@@ -300,7 +300,7 @@ func (out *dumpedEntry) text() string {
 		b = appendVisible(b, []byte(out.RequestID))
 	}
 	if out.Error != "" {
-		b = append(b, "  ERROR: "+out.Error...)
+		b = append(b, "  ERROR: "+plain(out.Error)...)
 	}
 	return string(b)
 }

@@ -151,6 +151,22 @@ func appendVisible(b, data []byte) []byte {
 	return b
 }
 
+// plain is the text of an error, which may hold what another program or a file says, fit for a terminal: one line, in which
+// what does not print is escaped as in Go. Backslashes stay as they are: quoted text has them already.
+func plain(text string) string {
+	var b []byte
+	for text != "" {
+		r, n := utf8.DecodeRuneInString(text)
+		if printed := r == ' ' || unicode.IsPrint(r) && (r != utf8.RuneError || n > 1); printed {
+			b = append(b, text[:n]...)
+		} else {
+			b = appendVisible(b, []byte(text[:n]))
+		}
+		text = text[n:]
+	}
+	return string(b)
+}
+
 // count writes a number with its noun: "1 record", "2 records".
 func count(n uint64, noun string) string {
 	if n == 1 {

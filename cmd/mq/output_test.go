@@ -23,6 +23,17 @@ func TestAppendVisible(t *testing.T) {
 	}
 }
 
+func TestPlain(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", `plain é 漢 😀 "a\n"`: `plain é 漢 😀 "a\n"`, "a\nmq: b\r\t": `a\nmq: b\r\t`, "\x1b]0;x\x07": `\x1b]0;x\a`,
+		"\u009b31m\x7f": `\u009b31m\x7f`, "\xff": `\xff`, "\u202egnirts": `\u202egnirts`, "\ufffd": "\ufffd",
+	} {
+		if got := plain(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
+
 func TestProgressLine(t *testing.T) {
 	for _, test := range []struct {
 		width      int

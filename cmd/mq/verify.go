@@ -92,7 +92,7 @@ func (c *logVerifyCmd) Run(ctx context.Context, g *Global, std streams) error {
 func (l *look) report(w io.Writer, of string, out *verification) error {
 	reportTail(w, of, l.log)
 	for _, p := range l.problems {
-		fmt.Fprintf(w, "mq: %sdamage: %s: %s\n", of, p.Place, p.Reason)
+		fmt.Fprintf(w, "mq: %sdamage: %s: %s\n", of, p.Place, plain(p.Reason))
 	}
 	if n := len(l.problems); n > 0 {
 		return fmt.Errorf("%sthe data folder is damaged in %s", of, count(uint64(n), "place"))

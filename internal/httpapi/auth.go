@@ -39,11 +39,11 @@ func (t *tokens) check(sc scope, h *fasthttp.RequestHeader) byte {
 	case sc == scopeAdmin && !t.hasAdmin:
 		return refuseNoAdmin
 	case sc == scopePeer:
-		return checkNode(h.Peek(api.HeaderReplicationToken), &t.peer, refusePeer)
+		return checkNode(only(h, api.HeaderReplicationToken), &t.peer, refusePeer)
 	case sc == scopeRaft:
-		return checkNode(h.Peek(api.HeaderRaftToken), &t.raft, refuseRaft)
+		return checkNode(only(h, api.HeaderRaftToken), &t.raft, refuseRaft)
 	}
-	token, ok := bearer(h.Peek("Authorization"))
+	token, ok := bearer(only(h, "Authorization"))
 	if !ok {
 		return refuseUnauthenticated
 	}
@@ -57,6 +57,16 @@ func (t *tokens) check(sc scope, h *fasthttp.RequestHeader) byte {
 		return refusePermission
 	}
 	return refuseUnauthenticated
+}
+
+// only returns the value of a header field that stands there once, else nil. Of two, a program in front of this one may have
+// looked at the other.
+func only(h *fasthttp.RequestHeader, name string) []byte {
+	values := h.PeekAll(name)
+	if len(values) != 1 {
+		return nil
+	}
+	return values[0]
 }
 
 // checkNode returns refuseNone for the token whose sum is want, and otherwise for any other. A route of a scope exists

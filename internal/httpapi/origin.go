@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 
@@ -21,6 +22,23 @@ func sameOrigin(h *fasthttp.RequestHeader) bool {
 	}
 	_, host, ok := bytes.Cut(origin, []byte("://"))
 	return ok && len(host) > 0 && bytes.EqualFold(host, h.Host())
+}
+
+// LocalOnly guards a handler on a loopback listener that is not a Server against web pages, as the calls of a Server are
+// guarded: pages of another origin, and those whose name was pointed at this machine.
+func LocalOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var h fasthttp.RequestHeader
+		h.SetHost(r.Host)
+		for _, name := range []string{"Sec-Fetch-Site", "Origin"} {
+			h.Set(name, r.Header.Get(name))
+		}
+		if !isLoopbackHost([]byte(r.Host)) || !sameOrigin(&h) {
+			http.Error(w, "web pages of another origin, and names that are not loopback, are refused", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // isLoopbackHost reports whether a Host header names this machine by a loopback name or address, with any
