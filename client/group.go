@@ -46,7 +46,7 @@ func (c *Client) askNumber(ctx context.Context, call *call, name string) (uint64
 	if fields[name] == nil {
 		return 0, call.badAnswer(errors.New("no " + name))
 	}
-	if err := json.Unmarshal(fields[name], &n); err != nil || n == nil {
+	if err := json.Unmarshal(fields[name], &n); err != nil || n == nil || *n > api.OffsetMax {
 		return 0, call.badAnswer(fmt.Errorf("%s is %s", name, fields[name]))
 	}
 	return *n, nil

@@ -228,6 +228,9 @@ func (p *Page) decodeSlow(answer []byte) error {
 // anywhere (exact is false). A page that passes never sends its reader backwards and leaves no record out: offsets only jump
 // where a restore from a backup made them.
 func (p *Page) check(offset uint64, exact bool) error {
+	if n := max(p.NextOffset, p.EndOffset, p.StartOffset); n > api.OffsetMax {
+		return fmt.Errorf("an offset of %d", n)
+	}
 	if len(p.Records) == 0 {
 		if p.NextOffset != p.EndOffset {
 			return fmt.Errorf("no records, but next_offset %d is not end_offset %d", p.NextOffset, p.EndOffset)
@@ -239,7 +242,7 @@ func (p *Page) check(offset uint64, exact bool) error {
 	}
 	next := p.Records[0].Offset
 	for i := range p.Records {
-		if !follows(p.Records[i].Offset, next) {
+		if p.Records[i].Offset > api.OffsetMax || !follows(p.Records[i].Offset, next) {
 			return fmt.Errorf("record %d stands where %d belongs", p.Records[i].Offset, next)
 		}
 		next = p.Records[i].Offset + 1

@@ -92,13 +92,16 @@ func (call *call) published(answer []byte, count int, batch bool) (Published, er
 		if a.Offset == nil {
 			return Published{}, call.badAnswer(errors.New("no offset"))
 		}
+		if *a.Offset > api.OffsetMax {
+			return Published{}, call.badAnswer(fmt.Errorf("an offset of %d", *a.Offset))
+		}
 		return Published{*a.Offset, 1, a.Duplicate}, nil
 	}
 	if len(a.Offsets) != count {
 		return Published{}, call.badAnswer(fmt.Errorf("%d offsets for %d records", len(a.Offsets), count))
 	}
 	for i, offset := range a.Offsets {
-		if offset != a.Offsets[0]+uint64(i) {
+		if offset > api.OffsetMax || offset != a.Offsets[0]+uint64(i) {
 			return Published{}, call.badAnswer(errors.New("the offsets are not consecutive"))
 		}
 	}

@@ -614,6 +614,77 @@ func TestLogThatWentAParallelWay(t *testing.T) {
 	}
 }
 
+// What is restored is another log: neither that of the backup nor that of another restore of it.
+func TestRestoredLogHasItsOwnIdentity(t *testing.T) {
+	w := newWorld(t, 16)
+	w.act(30)
+	dir := memfs.New()
+	seen := map[string]bool{w.take(dir).Manifest.LogID: true}
+	for range 2 {
+		report, err := Restore(context.Background(), dir, RestoreConfig{FS: memfs.New(), SegmentBytes: testSegment, Inline: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := fmt.Sprintf("%x", report.Restored[:])
+		if seen[id] {
+			t.Errorf("the restored log has the identity %s of another one", id)
+		}
+		seen[id] = true
+	}
+}
+
+// A file that is good in itself, and follows those before it, but is that of another backup, is found by its hash alone.
+func TestFileOfAnotherBackup(t *testing.T) {
+	w := newWorld(t, 15)
+	w.act(30)
+	if err := w.node.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fork := w.fs.Clone()
+	at := w.clock.Now()
+	var dirs []*memfs.FS
+	var last []File
+	for i, disk := range []*memfs.FS{w.fs, fork} {
+		v := &world{t: t, fs: disk, clock: clock.NewManual(at), rng: w.rng}
+		v.node = openOn(t, disk, v.clock)
+		if _, err := v.node.Publish(&broker.Publish{Topic: []byte("fork"), Records: []fact.Record{{Value: []byte{byte(i)}}}}); err != nil {
+			t.Fatal(err)
+		}
+		dir := memfs.New()
+		m := v.take(dir).Manifest
+		v.node.Close()
+		dirs, last = append(dirs, dir), append(last, m.Segments[len(m.Segments)-1])
+	}
+	if a, b := last[0], last[1]; a.Name != b.Name || a.Bytes != b.Bytes || a.SHA256 == b.SHA256 {
+		t.Fatalf("the last files are %+v and %+v: this tests nothing", a, b)
+	}
+	text := make([]byte, last[1].Bytes)
+	from, err := dirs[1].OpenRead(last[1].Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	if _, err := from.ReadAt(text, 0); err != nil {
+		t.Fatal(err)
+	}
+	to, err := dirs[0].Open(last[0].Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	if _, err := to.WriteAt(text, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(context.Background(), dirs[0], Progress{}); !errors.Is(err, errHash) {
+		t.Errorf("verified: %v", err)
+	}
+	data := memfs.New()
+	if _, err := Restore(context.Background(), dirs[0], RestoreConfig{FS: data, SegmentBytes: testSegment, Inline: true}); !errors.Is(err, errHash) {
+		t.Errorf("restored: %v", err)
+	}
+	refuses(t, data, w)
+}
+
 // Damage on the broker's disk is found when it is read, told with its place, and leaves the backup before as it is.
 func TestDamagedBroker(t *testing.T) {
 	w := newWorld(t, 12)

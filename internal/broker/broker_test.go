@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/mq/internal/fact"
+	"example.com/mq/internal/index"
 	"example.com/mq/internal/replication"
 	"example.com/mq/internal/wal"
 )
@@ -69,6 +70,58 @@ func TestRequestIDs(t *testing.T) {
 	r.clock.Advance(time.Hour + time.Second)
 	if got := r.publish("a", "id", "much later"); got != (Published{Base: 3, Count: 1}) {
 		t.Fatalf("after the window: %+v", got)
+	}
+}
+
+// A request id is forgotten by the time in the log, which goes on where the clock of a node is set back: another node, whose
+// clock is right, forgets it at the same entry.
+func TestRequestIDsGoByTheTimeOfTheLog(t *testing.T) {
+	r := newRig(t, nil)
+	const ids = 40 // more than leave the memory with one entry
+	for i := range ids {
+		r.publish("a", fmt.Sprint(i), "old")
+	}
+	r.clock.Advance(time.Hour + time.Second)
+	r.publish("a", "", "late")
+	if n := r.state.RequestIDs(); n == 0 {
+		t.Fatal("no request id is in memory: this tests nothing")
+	}
+	r.clock.Step(-time.Hour)
+	last := fmt.Sprint(ids - 1)
+	if got := r.publish("a", last, "new"); got != (Published{Base: ids + 1, Count: 1}) {
+		t.Fatalf("after the window, with a clock that was set back: %+v", got)
+	}
+	if got, want := r.publish("a", last, "new"), (Published{Base: ids + 1, Count: 1, Duplicate: true}); got != want {
+		t.Fatalf("a retry: got %+v, want %+v", got, want)
+	}
+}
+
+// Where the index leads to a good frame of another topic, that is damage, and nothing of it is handed out.
+func TestFrameOfAnotherTopicIsDamage(t *testing.T) {
+	r := newRig(t, nil)
+	r.publish("a", "", "of a")
+	r.publish("b", "", "of b")
+	var f wal.Frames
+	c := r.log.NewCursor(1)
+	defer c.Close()
+	if _, err := c.Next(&f, r.log.Last(), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"b", "a"} {
+		var run index.Run
+		for i := range f.Len() {
+			e := f.Entry(i)
+			if s, ok, _ := fact.DecodeStretch(e.Kind, e.TimeMS, e.Payload); ok && string(s.Topic) == topic {
+				p := f.Position(i)
+				run = index.Run{Segment: p.Segment, Pos: p.Offset, End: p.Offset + p.Length}
+			}
+		}
+		var l list
+		one := &reader{log: r.log, topic: "a", sink: &l, end: 1, left: 10, bytesMax: 1 << 20, large: r.large}
+		err := one.frames(run)
+		if damaged := errors.As(err, new(*CorruptError)); damaged != (topic != "a") || len(l.records) > 0 == damaged {
+			t.Errorf("a frame of topic %s is read for topic a: %v, %v", topic, l.records, err)
+		}
 	}
 }
 

@@ -138,6 +138,29 @@ func TestPolicyFollowsSettings(t *testing.T) {
 	r.wantStart("a", 2)
 }
 
+// A start that a limit has found is not moved when a client has been told meanwhile that other limits hold.
+func TestPolicyMeetsNewSettings(t *testing.T) {
+	r := newRig(t, nil)
+	r.publishTen("a")
+	r.configure("a", Configure{RetentionRecords: limit(3)})
+	before := r.topic("a")
+	to := found{off: before.End, cum: before.EndCum}
+	move := func() {
+		m := mover{b: r.Broker, tenure: r.tenure.Load(), room: make(chan struct{}, policyFacts)}
+		m.move(&before, to)
+		m.sent.Wait()
+		if m.failed.Load() {
+			t.Error("it counts as a failure")
+		}
+	}
+	r.configure("a", Configure{RetentionRecords: limit(fact.LimitNone)})
+	move()
+	r.wantStart("a", 0)
+	r.configure("a", Configure{RetentionRecords: limit(3)}) // what the policy has seen
+	move()
+	r.wantStart("a", before.End)
+}
+
 // What arrives steadily is dropped in steps of a hundredth of the limit, each of which drops all that is too old by then.
 func TestPolicyMovesByTimeInSteps(t *testing.T) {
 	r := newRig(t, nil)

@@ -269,6 +269,34 @@ func TestLive(t *testing.T) {
 	check("dropped", 0, topics*400)
 }
 
+// TestLiveWithinASegment: a run that lost records to a later list of its own segment counts with what is left of it, in
+// memory, in a file, and after a start.
+func TestLiveWithinASegment(t *testing.T) {
+	f := newFS(t)
+	x := New(Config{FS: f, LogID: testLog})
+	for i := range fact.Offset(10) {
+		x.Add("t", i, 1, entry.Position{Segment: 1, Offset: 512 + 100*int64(i), Length: 100})
+	}
+	x.Add("t", 3, 4, entry.Position{Segment: 1, Offset: 4096, Length: 400})
+	check := func(what string, start fact.Offset, want int64) {
+		t.Helper()
+		if live := x.Live(func(string) fact.Offset { return start }); len(live) == 0 || live[0].Bytes != want {
+			t.Errorf("%s: %+v, want %d bytes", what, live, want)
+		}
+	}
+	check("in memory", 0, 1000)
+	check("in memory, retained", 5, 500)
+	x.Begin(1 << 20)
+	check("sealed", 0, 1000)
+	mustDo(t, x.Flush)
+	check("in a file", 0, 1000)
+	check("in a file, retained", 5, 500)
+	x = New(Config{FS: f, LogID: testLog})
+	mustDo(t, func() error { return x.Load(1) })
+	check("after a start", 0, 1000)
+	check("after a start, retained", 5, 500)
+}
+
 // TestLiveManyPlaces: a topic with more places than are counted at a time is counted once.
 func TestLiveManyPlaces(t *testing.T) {
 	const n = 3*placeStep + 7

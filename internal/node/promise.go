@@ -85,6 +85,9 @@ func loadPromises(fsys vfs.FS) (*promises, error) {
 	if canonical, err := t.encode(); err != nil || !bytes.Equal(text, canonical) {
 		return nil, damaged("its checksum or form is wrong")
 	}
+	if t.LeaseMS < 0 || t.LeaseMS > pair.LeaseMax.Milliseconds() {
+		return nil, damaged(fmt.Sprintf("a lease of %d ms cannot be", t.LeaseMS))
+	}
 	// What was read may be on its way to the disk only, if a process before this one died just then.
 	if err := fsys.SyncDir("."); err != nil {
 		return nil, fmt.Errorf("sync the data folder: %w", err)

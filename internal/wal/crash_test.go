@@ -13,6 +13,7 @@ import (
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/invariant"
 	"example.com/mq/internal/vfs/memfs"
+	"example.com/mq/test/report"
 )
 
 var crashStates = flag.Int("crash-states", 40, "crash states to try after each file operation")
@@ -227,5 +228,6 @@ func TestCrashStates(t *testing.T) {
 			}
 		}
 	}
+	report.Count(t, "crash states of a log", int64(states))
 	t.Logf("%d operations, %d states", len(l.points), states)
 }

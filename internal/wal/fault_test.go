@@ -15,6 +15,7 @@ import (
 	"example.com/mq/internal/vfs/faultfs"
 	"example.com/mq/internal/vfs/logfs"
 	"example.com/mq/internal/vfs/memfs"
+	"example.com/mq/test/report"
 )
 
 // faultMax is the highest k for which the k-th operation of a kind fails.
@@ -55,6 +56,7 @@ func TestErrors(t *testing.T) {
 				}
 				hits++
 			}
+			report.Count(t, "operations that fail", int64(hits))
 			t.Logf("%d faults", hits)
 			if hits == 0 {
 				t.Error("the fault never hit")
@@ -106,6 +108,35 @@ func errorRun(t *testing.T, fault faultfs.Fault) bool {
 		}
 	}
 	return true
+}
+
+// TestFailedSyncIsFinal: a sync that failed once, of however many, is told, makes nothing durable, and is the last one.
+func TestFailedSyncIsFinal(t *testing.T) {
+	for _, failure := range []error{syscall.EIO, syscall.ENOSPC} {
+		faults := faultfs.New(memfs.New())
+		l, _, _ := mustOpen(t, testConfig(faults), 0)
+		mustPut(t, l, 2)
+		waitFor(t, "a segment is ready", func() bool { return l.prep.current() == prepareReady }) // so that nobody else syncs
+		durable := l.Durable()
+		faults.Inject(faultfs.Fault{Kinds: []faultfs.Kind{faultfs.Sync}, Err: failure})
+		if err := put(l, 1); !errors.Is(err, ErrFailed) || !errors.Is(err, failure) {
+			t.Errorf("%v: the sync returned %v", failure, err)
+		}
+		if l.Durable() != durable || !errors.Is(l.Err(), ErrFailed) {
+			t.Errorf("%v: durable up to entry %d, before %d, and the log says %v", failure, l.Durable(), durable, l.Err())
+		}
+		syncs := faults.Count(faultfs.Sync, faultfs.SyncDir)
+		if err := l.Sync(); !errors.Is(err, ErrFailed) {
+			t.Errorf("%v: the next sync returned %v", failure, err)
+		}
+		if err := put(l, 1); !errors.Is(err, ErrFailed) {
+			t.Errorf("%v: the next append returned %v", failure, err)
+		}
+		if n := faults.Count(faultfs.Sync, faultfs.SyncDir); n != syncs {
+			t.Errorf("%v: %d syncs after the one that failed", failure, n-syncs)
+		}
+		l.Close()
+	}
 }
 
 // TestNoSpaceAnywhere lets the k-th write or create find the disk full, once. The log goes on, and nothing of

@@ -13,6 +13,7 @@ import (
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/invariant"
 	"example.com/mq/internal/vfs"
+	"example.com/mq/test/report"
 )
 
 // bytesFS is a folder of files that can only be read. It panics on everything else.
@@ -156,6 +157,7 @@ func TestEveryBitFlipped(t *testing.T) {
 			}
 		}
 	}
+	report.Count(t, "bits flipped in a log", int64(flips))
 	t.Logf("%d flips", flips)
 }
 

@@ -223,6 +223,8 @@ func TestRefusesWrongEntries(t *testing.T) {
 		f.refused(CodeMalformed, l.n, app(prev+1, list...))
 		f.refused(CodeMalformed, l.n, app(prev, list[0], list[2]))
 		f.refused(CodeMalformed, l.n, app(prev, &pb.Entry{}))
+		// The entry before is said to be of a later term than those that follow it.
+		f.refused(CodeTerm, l.n, forge(l.n, f.n, &pb.Message{Type: pb.MsgApp.Enum(), Term: new(term + 1), LogTerm: new(term + 1), Index: new(prev), Entries: list}))
 		broken := slices.Clone(list[1].GetData())
 		broken[41] ^= 1
 		f.refused(CodeMalformed, l.n, app(prev, list[0], &pb.Entry{Data: broken}))
@@ -316,6 +318,7 @@ func TestTrapVoteIsSavedFirst(t *testing.T) {
 		applier.log = log
 		cfg := f.config(log, applier, 0, 0)
 		cfg.Save = func(Hard) error { return errors.New("no") }
+		cfg.Full = func() bool { return true } // so that the other one asks for votes first, and this one is asked
 		r, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)

@@ -239,8 +239,8 @@ func (f *Follower) open(s *following) bool {
 	return true
 }
 
-// leaseMax bounds what a leader may ask for, in milliseconds.
-const leaseMax = 60_000
+// leaseMax is LeaseMax in milliseconds.
+const leaseMax = int64(LeaseMax / time.Millisecond)
 
 // refusal says why a hello is not in order, or nil. Nothing is changed.
 func (f *Follower) refusal(h *hello) *refuse {

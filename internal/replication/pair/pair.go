@@ -36,6 +36,9 @@ import (
 // DefaultTimeout is for how long the other side may be silent.
 const DefaultTimeout = 2 * time.Second
 
+// LeaseMax is the longest lease that a leader may ask for.
+const LeaseMax = time.Minute
+
 // Promise is what a data folder has promised, and must keep through every restart.
 type Promise struct {
 	// Epoch is the highest that was seen, and Leader the node that leads in it. Zero: none yet.
