@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"example.com/mq/api"
-	"example.com/mq/internal/clock"
 	"example.com/mq/internal/httpapi"
 	"example.com/mq/internal/metrics"
 	"example.com/mq/internal/node"
@@ -38,7 +37,7 @@ const closeMax = 30 * time.Second
 func run(ctx context.Context, args []string, lookupEnv func(string) (string, bool), stderr io.Writer) int {
 	o, err := parseFlags(args, lookupEnv, stderr)
 	if err == nil {
-		err = serve(ctx, o, stderr)
+		err = serve(ctx, o, lookupEnv, stderr)
 	}
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
@@ -56,12 +55,15 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 }
 
 // serve runs the node until ctx ends or something fails.
-func serve(ctx context.Context, o *options, stderr io.Writer) error {
+func serve(ctx context.Context, o *options, lookupEnv func(string) (string, bool), stderr io.Writer) error {
 	if err := httpapi.CheckListen(o.listen, o.tlsCert != "", o.clientToken != ""); err != nil {
 		return usageError("%v", err)
 	}
 	logger := newLogger(o.logFormat, stderr)
 	httpConfig := httpapi.Config{Logger: logger, ClientToken: o.clientToken, AdminToken: o.adminToken, ConnectionsMax: connectionsMax()}
+	if limit := boundMemory(lookupEnv, &httpConfig); limit < memoryUnbounded {
+		logger.Info("memory is limited", "bytes", limit, "connections", httpConfig.ConnectionsMax)
+	}
 	if o.tlsCert != "" {
 		var err error
 		if httpConfig.TLS, err = httpapi.LoadTLS(o.tlsCert, o.tlsKey, logger); err != nil {
@@ -69,8 +71,12 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 		}
 	}
 
+	wall, err := wallClock()
+	if err != nil {
+		return err
+	}
 	nodeConfig := node.Config{
-		Clock: clock.System{}, Logger: logger, RequestIDWindow: o.requestIDWindow, SegmentBytes: o.segmentBytes, SnapshotBytes: o.snapshotBytes,
+		Clock: wall, Logger: logger, RequestIDWindow: o.requestIDWindow, SegmentBytes: o.segmentBytes, SnapshotBytes: o.snapshotBytes,
 		ScrubWithin: o.scrubWithin, Retention: o.defaults(),
 	}
 	failed := make(chan error, 2) // what ends the service: of the server, of the node
@@ -252,7 +258,7 @@ func serveDebug(address string, logger *slog.Logger) (*http.Server, error) {
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	s := &http.Server{Handler: httpapi.LocalOnly(mux), ReadHeaderTimeout: 5 * time.Second}
 	if address == "" {
 		return s, nil
 	}

@@ -359,3 +359,39 @@ func TestSecondProcess(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 }
+
+// TestProfilerRefusesWebPages: the profiler has no token, so what a page could do with it is refused as calls are.
+func TestProfilerRefusesWebPages(t *testing.T) {
+	_, stderr, _ := start(t, noEnv, "-data", filepath.Join(t.TempDir(), "data"), "-debug-listen", "127.0.0.1:0")
+	m := regexp.MustCompile(`msg=profiler address=(\S+)`).FindStringSubmatch(stderr.String())
+	if m == nil {
+		t.Fatalf("no profiler: %s", stderr)
+	}
+	for _, row := range []struct {
+		host, name, value string
+		want              int
+	}{
+		{want: 200}, {host: "localhost:1", want: 200}, {host: "[::1]", want: 200},
+		{name: "Origin", value: "http://" + m[1], want: 200}, {name: "Sec-Fetch-Site", value: "none", want: 200},
+		{host: "evil.example", want: 403}, {host: "127.0.0.1.evil.example", want: 403}, {host: "0.0.0.0", want: 403},
+		{name: "Origin", value: "http://evil.example", want: 403}, {name: "Origin", value: "null", want: 403},
+		{name: "Sec-Fetch-Site", value: "cross-site", want: 403}, {name: "Sec-Fetch-Site", value: "same-site", want: 403},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+m[1]+"/debug/pprof/goroutine?debug=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Close, r.Host = true, row.host; row.name != "" {
+			r.Header.Set(row.name, row.value)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || answer.StatusCode != row.want || strings.Contains(string(text), "goroutine") != (row.want == 200) {
+			t.Errorf("%+v: %d %.100s %v", row, answer.StatusCode, text, err)
+		}
+	}
+}

@@ -11,7 +11,9 @@ import (
 // are copied into the call's own buffer, which takes less time than any other way to get at them through
 // fasthttp's interface, and nothing to allocate. For more, a share of the budget is taken in one step, before
 // the reading goes on: whoever waited for a second share while keeping the first would block others that do
-// the same. So a large announcement holds memory before it is sent; readDeadline bounds for how long.
+// the same. So a large announcement holds memory before it is sent; readDeadline bounds for how long, and who sends
+// little gets none: some of the body must have come to the kernel first. Bodies of one record have a budget of their
+// own, so that those who announce much do not keep them out.
 //
 // A body of unknown size gets a moderate share first. One that outgrows it waits for a place in a budget of
 // its own, whose holders wait for nothing.
@@ -57,11 +59,14 @@ func (c *call) readBody(sh *shape) *apiError {
 		default:
 			room = limit + 1
 		}
-		if !c.takeForBody(room) {
-			return errBusy
-		}
 		if began.IsZero() {
 			began = time.Now()
+			if err := c.conn.awaitBytes(shown(size, len(buf)), c.s.readDeadline(began, len(buf), room)); err != nil {
+				return bodyError(err)
+			}
+		}
+		if !c.takeForBody(room, size) {
+			return errBusy
 		}
 		bigger := append(getBuffer(room), buf...)
 		if c.big != nil {
@@ -71,12 +76,26 @@ func (c *call) readBody(sh *shape) *apiError {
 	}
 }
 
-// takeForBody waits for the memory of a body of n bytes: the first time in one budget, the second in another.
-func (c *call) takeForBody(n int) bool {
+// shown is how many bytes must have come to the kernel before a body of the given size gets memory, when n bytes have been
+// read and up to headerMax more wait in fasthttp's buffer. A body of unknown size may end at once.
+func shown(size, n int) int {
+	if size < 0 {
+		return 0
+	}
+	return min(size-n-headerMax, shownMin)
+}
+
+// takeForBody waits for the memory of a body of n bytes: the first time in one budget, which depends on what was
+// announced, the second in another.
+func (c *call) takeForBody(n, announced int) bool {
 	charge := bodyCharge(n)
 	if c.booked == 0 {
-		if c.s.budget.take(charge, budgetTimeout) {
-			c.booked = charge
+		from := c.s.budget
+		if announced >= 0 && announced <= singleMax {
+			from = c.s.singles
+		}
+		if from.take(charge, budgetTimeout) {
+			c.booked, c.bookedOf = charge, from
 			return true
 		}
 		return false

@@ -21,7 +21,8 @@ type call struct {
 	big      []byte                // from a pool: the body, when it is not
 	body     []byte                // in small or big
 	bodyDone bool                  // the body has been read to its end: the connection can go on
-	booked   int64                 // bytes taken from Server.budget
+	booked   int64                 // bytes taken from
+	bookedOf *budget               // Server.budget or Server.singles
 	chunked  int64                 // bytes taken from Server.chunked
 
 	req   request
@@ -92,8 +93,8 @@ func (c *call) freeBody() {
 		c.big = nil
 	}
 	if c.booked > 0 {
-		c.s.budget.give(c.booked)
-		c.booked = 0
+		c.bookedOf.give(c.booked)
+		c.booked, c.bookedOf = 0, nil
 	}
 	if c.chunked > 0 {
 		c.s.chunked.give(c.chunked)
@@ -272,7 +273,7 @@ func (c *call) failed(err error) *apiError {
 	if e := fromBroker(err); e != nil {
 		return e
 	}
-	c.s.cfg.Logger.Error("request failed", "route", string(c.ctx.Request.Header.RequestURI()), "err", err)
+	c.s.cfg.Logger.Error("request failed", "route", c.s.route(c.ctx.Request.Header.RequestURI()).path, "err", err)
 	return errInternal
 }
 

@@ -95,8 +95,11 @@ type Config struct {
 	// 128 KiB. Default: 10 s.
 	TransferTimeout time.Duration
 
-	// BodyBudgetBytes is how much memory request bodies above 8 KiB may take at once, decoded form included.
-	// A request that gets no share within 5 s is answered 503. One body above 1 MiB that does not announce
+	// SingleBudgetBytes is how much memory request bodies from 8 to 512 KiB may take at once, decoded form included. A
+	// request that gets no share within 5 s is answered 503. Default: 16 MiB.
+	SingleBudgetBytes int64
+
+	// BodyBudgetBytes is the same for larger ones and those that do not announce their size. One body above 1 MiB that does not announce
 	// its size (chunked) may be read on top of it. Default: 64 MiB.
 	BodyBudgetBytes int64
 
@@ -134,6 +137,12 @@ func (c *Config) validate() error {
 	c.HeaderTimeout = cmp.Or(c.HeaderTimeout, 5*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 120*time.Second)
 	c.TransferTimeout = cmp.Or(c.TransferTimeout, 10*time.Second)
+	if c.SingleBudgetBytes == 0 {
+		c.SingleBudgetBytes = 16 << 20
+	}
+	if c.SingleBudgetBytes < bodyCharge(singleMax) {
+		return errors.New("httpapi: SingleBudgetBytes is too small for the largest record")
+	}
 	if c.BodyBudgetBytes == 0 {
 		c.BodyBudgetBytes = 64 << 20
 	}

@@ -284,3 +284,34 @@ func peerClosed(fd uintptr) bool {
 		}
 	}
 }
+
+// awaitBytes waits until n bytes have come that nobody has read, until the client closes its side, or until the given
+// time. Nothing is held for them meanwhile but what the kernel has. Through TLS it does not wait: how much of what comes
+// is content is not known.
+func (c *conn) awaitBytes(n int, until time.Time) error {
+	sc, ok := c.raw.(syscall.Conn)
+	if n <= 0 || !ok || c.Conn != c.raw {
+		return nil
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := c.raw.SetReadDeadline(until); err != nil {
+		return err
+	}
+	c.readArmed = until
+	lowat := func(n int) {
+		// An error leaves it as it is: then we are woken more often.
+		_ = rc.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) })
+	}
+	lowat(n)
+	defer lowat(1)
+	woken := 0
+	return rc.Read(func(fd uintptr) bool {
+		have, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+		woken++
+		// Woken with fewer bytes once more after a wake that may be an old one: the kernel has no room for more.
+		return err != nil || have >= n || woken > 2 || peerClosed(fd)
+	})
+}

@@ -6,8 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"example.com/mq/api"
+	"example.com/mq/internal/clock"
 )
 
 // hostileBodies are not legal for any call, and most are not JSON.
@@ -118,26 +120,35 @@ func TestGoodBodiesAreComplete(t *testing.T) {
 	}
 }
 
-// TestHostileBodies sends every hostile body to every call. None may reach the broker.
+// TestHostileBodies sends every hostile body to every call that a server can have, of whatever role. A whole node stands behind
+// it: none of the bodies may be taken, or leave an entry in its log.
 func TestHostileBodies(t *testing.T) {
 	if n := len(hostileBodies); n < 200 {
 		t.Fatalf("only %d bodies", n)
 	}
-	s := start(t, func(c *Config) { c.AdminToken = "root" })
-	s.fake.seed()
-	before := s.fake.callCount()
-	for path := range goodBodies {
+	b := newRealBroker(t, clock.NewManual(time.UnixMilli(1_700_000_000_000)))
+	s := start(t, everyRoute, func(c *Config) { c.Broker = b })
+	t.Cleanup(func() { b.Close() })
+	b.seed(t)
+	before := b.last(t)
+	calls := 0
+	for path, r := range s.routes {
+		if r.shape == nil {
+			continue
+		}
+		calls++
 		c := s.dial()
 		for _, body := range hostileBodies {
 			if slices.Contains(legalFor[body], path) {
 				continue
 			}
-			c.send(request1(path, body, "Authorization", "Bearer root"))
+			c.send(request1(path, body, "Authorization", "Bearer "+fuzzAdmin, api.HeaderRaftToken, fuzzRaft))
 			a := c.receive("POST")
-			if !shapes[path].records && len(body) > bodySmallMax {
+			if !r.shape.records && len(body) > bodySmallMax {
 				if a.status != 413 || a.code() != "too_large" || !a.closed {
 					t.Errorf("%s, %d bytes: %d %s", path, len(body), a.status, a.body)
 				}
+				c.Close()
 				c = s.dial()
 				continue
 			}
@@ -150,9 +161,15 @@ func TestHostileBodies(t *testing.T) {
 			}
 		}
 		c.Close()
+		if after := b.last(t); after != before {
+			t.Fatalf("%s: the log has grown from entry %d to %d", path, before, after)
+		}
 	}
-	if n := s.fake.callCount() - before; n != 0 {
-		t.Errorf("%d hostile bodies reached the broker", n)
+	if calls < 19 {
+		t.Errorf("only %d calls", calls)
+	}
+	if len(b.seen) > 0 {
+		t.Errorf("%q reached the broker", b.seen)
 	}
 }
 

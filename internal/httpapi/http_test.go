@@ -160,6 +160,47 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestTokensOnce: a token counts only where its header stands once.
+func TestTokensOnce(t *testing.T) {
+	s := start(t, withStream(nil), withRaft(nil), func(c *Config) { c.ClientToken, c.AdminToken = "client-canary-1", "admin-canary-2" })
+	for path, header := range map[string][2]string{
+		api.PathTopicsList:        {"Authorization", "Bearer client-canary-1"},
+		api.PathSnapshot:          {"Authorization", "Bearer admin-canary-2"},
+		api.PathReplicationStatus: {api.HeaderReplicationToken, peerToken},
+		api.PathRaftStatus:        {api.HeaderRaftToken, raftToken},
+	} {
+		method := "POST"
+		if s.routes[path].get {
+			method = "GET"
+		}
+		name, right := header[0], header[1]
+		for _, row := range []struct {
+			values []string
+			want   int
+		}{
+			{[]string{right}, 200}, {[]string{right, right}, 401}, {[]string{right, "x"}, 401}, {[]string{"x", right}, 401}, {[]string{"", right}, 401}, {nil, 401},
+		} {
+			c := s.dial()
+			message := method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n"
+			for i, value := range row.values {
+				if i == 1 {
+					name = strings.ToLower(name)
+				}
+				message += name + ": " + value + "\r\n"
+			}
+			if method == "POST" {
+				message += "Content-Length: 2\r\n\r\n{}"
+			} else {
+				message += "\r\n"
+			}
+			c.send(message)
+			if a := c.receive(method); a.status != row.want {
+				t.Errorf("%s with %q: %d %s, want %d", path, row.values, a.status, a.body, row.want)
+			}
+		}
+	}
+}
+
 // pairs ranges over all pairs of a key of a and a key of b.
 func pairs(a, b map[string]string) iter.Seq[[2]string] {
 	return func(yield func([2]string) bool) {

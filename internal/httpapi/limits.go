@@ -20,6 +20,9 @@ const (
 	reserveMax   = 64        // connections beyond ConnectionsMax that may show that they come from a node
 	streamsMax   = 64        // connections that other nodes have switched to a stream
 	lingerMax    = 128 << 20 // read and dropped after an answer that ended the connection early
+	unsentMax    = 16 << 10  // of an answer that the kernel takes before it can send it
+	singleMax    = 512 << 10 // bodies up to here have a budget of their own: any publish of one record
+	shownMin     = 32 << 10  // of a body must have arrived before it gets memory
 )
 
 // Limits in time.
@@ -28,6 +31,7 @@ const (
 	reserveTimeout  = 2 * time.Second        // for a connection beyond ConnectionsMax to show that it comes from a node
 	transferTimeout = 10 * time.Second       // for handing over the lead
 	budgetTimeout   = 5 * time.Second        // for a share of the memory for bodies, or for answers
+	workerIdle      = time.Second            // how long a goroutine waits for the next connection
 	lingerTimeout   = 5 * time.Second        // for reading and dropping, in all
 	lingerSilence   = time.Second            // and between two reads
 	lingerStop      = 100 * time.Millisecond // how often lingering looks for a stop, and how long it goes on then

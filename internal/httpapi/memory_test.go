@@ -168,7 +168,7 @@ func TestStalledBodyIsCut(t *testing.T) {
 		}
 	}
 	c := s.dial()
-	c.send(fmt.Sprintf("POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", bodyMax, strings.Repeat(" ", 9000)))
+	c.send(fmt.Sprintf("POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", bodyMax, strings.Repeat(" ", 60_000)))
 	waitUntil(t, "it holds its share", func() bool { return s.budget.left.Load() == s.cfg.BodyBudgetBytes-bodyCharge(bodyMax) })
 	if a := c.receive("POST"); a.status != 408 { // within 8 s, not 128: the connection of the test lives 20 s
 		t.Errorf("%d %s", a.status, a.body)
@@ -208,12 +208,12 @@ func TestSmallBodies(t *testing.T) {
 			body = strings.Replace(body, "9", fmt.Sprint(s.fake.size("t")), 1)
 		}
 		// The answers to the calls before may have come sooner than their memory was given back.
-		waitUntil(t, "all is given back", func() bool { return s.budget.left.Load() == s.cfg.BodyBudgetBytes })
+		waitUntil(t, "all is given back", func() bool { return s.singles.left.Load() == s.cfg.SingleBudgetBytes })
 		c := s.dial()
 		c.send(request1(path, pad(body, 40_000)))
 		waitUntil(t, "it waits", func() bool { s.fake.mu.Lock(); defer s.fake.mu.Unlock(); return s.fake.waits == 1 })
-		if left := s.budget.left.Load(); left != s.cfg.BodyBudgetBytes {
-			t.Errorf("%s holds %d bytes while it waits", path, s.cfg.BodyBudgetBytes-left)
+		if left := s.singles.left.Load(); left != s.cfg.SingleBudgetBytes {
+			t.Errorf("%s holds %d bytes while it waits", path, s.cfg.SingleBudgetBytes-left)
 		}
 		s.fill(1, 20_000) // takes the memory that was given back
 		s.post(api.PathPublish, goodBodies[api.PathPublish])

@@ -14,13 +14,14 @@ type place uint8
 const (
 	placeNone    place = iota // it is refused
 	placeClient               // one of Config.ConnectionsMax
-	placeReserve              // beyond them: it must show that it comes from a node, or go
-	placeNode                 // it came from the reserve, with the token of a node: it ends after this answer
+	placeReserve              // beyond them: it must show that it is not one of a client, or go
+	placeNode                 // it came from the reserve, and may stay (mayStay): it ends after this answer
 	placeStream               // it has switched protocols, and a stop closes it
 )
 
 // places counts the connections that are open. Clients, however many and however slow, must not keep the nodes apart: so there
-// are places beyond those of clients, for connections whose first request has the token of a node. Before it is read,
+// are places beyond those of clients, for connections whose first request has the token of a node, or asks for health or
+// metrics. Before it is read,
 // nobody knows who it is; so such a connection gets little time, and when the reserve is full too, the one that has been
 // silent for the longest makes room for the newest. Who would keep a node out must open more than reserveMax connections
 // between the node's connecting and its request.
@@ -39,8 +40,6 @@ func (s *Server) register(c *conn) bool {
 	case within:
 		c.place = placeClient
 		s.count.clients++
-	case s.cfg.Replication == nil && s.cfg.Raft == nil:
-		return false
 	default:
 		if len(s.count.reserve) >= reserveMax {
 			oldest := s.count.reserve[0]
@@ -98,11 +97,12 @@ var errManyConnections = &apiError{status: 503, code: api.CodeUnavailable,
 	message: "too many connections are open: close some, or try again later"}
 
 // mayStay says whether the request on a connection of the reserve may be served, and answers it otherwise: it is for a path of
-// the nodes, with the right token. The connection ends after the answer, unless it becomes a stream: so nothing of the
+// the nodes, with the right token, or for one by which is watched how this node is: who is told nothing while clients
+// crowd would restart it. The connection ends after the answer, unless it becomes a stream: so nothing of the
 // reserve is held for longer than a request takes.
 func (s *Server) mayStay(ctx *fasthttp.RequestCtx, c *conn, r *route) bool {
 	known := !c.badLine && ctx.Request.Header.PeekCanonical(refusalKey) == nil
-	if !known || r == nil || !r.scope.isNode() || !s.move(c, placeNode) {
+	if !known || r == nil || !r.scope.isNode() && r.plain == nil || !s.move(c, placeNode) {
 		writeError(ctx, errManyConnections)
 		c.closeAfter(ctx)
 		return false

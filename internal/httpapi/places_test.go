@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -84,7 +85,7 @@ func TestNodesGetIn(t *testing.T) {
 				t.Errorf("%d %s, closed: %v", a.status, a.body, a.closed)
 			}
 			for what, request := range map[string]string{
-				"client": request1(api.PathPublish, goodBodies[api.PathPublish]), "health": "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+				"client":      request1(api.PathPublish, goodBodies[api.PathPublish]),
 				"wrong token": strings.Replace(goodRaftUpgrade, raftToken, "nope", 1), "other's token": strings.Replace(goodRaftUpgrade, raftToken, peerToken, 1),
 				"bare LF": strings.Replace(askRole, "\r\n", "\n", 1), "no path": "GET /raft HTTP/1.1\r\nHost: localhost\r\n\r\n",
 			} {
@@ -185,12 +186,36 @@ func TestStreamsDoNotCountAsClients(t *testing.T) {
 	waitUntil(t, "one has left", func() bool { _, _, n := s.counted(); return n == streamsMax-1 })
 }
 
-// TestNoReserveWithoutNodes: alone, a node refuses what is beyond the limit at once, and reads nothing of it.
-func TestNoReserveWithoutNodes(t *testing.T) {
-	s := start(t, func(c *Config) { c.ConnectionsMax = 1 })
+// TestProbesGetIn: while clients have taken all places, how the node is can still be asked, and nothing else.
+func TestProbesGetIn(t *testing.T) {
+	s := start(t, func(c *Config) { c.ConnectionsMax = 1; c.ClientToken = "c"; c.Metrics = http.NotFoundHandler() })
 	s.fillUp()
-	if a := s.dial().receive("POST"); a.status != 503 || a.code() != "unavailable" {
-		t.Errorf("%d %s", a.status, a.body)
+	for _, row := range []struct {
+		request string
+		status  int
+	}{
+		{"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 200},
+		{"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n", 200},
+		{"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer c\r\n\r\n", 404}, // by what stands in for it
+		{"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 503},
+		{"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", 503},
+		{request1(api.PathPublish, goodBodies[api.PathPublish], "Authorization", "Bearer c"), 503},
+	} {
+		c := s.dial()
+		c.send(row.request)
+		if a := c.receive("GET"); a.status != row.status || !a.closed {
+			t.Errorf("%.20q: %d %s, closed: %v", row.request, a.status, a.body, a.closed)
+		}
+		c.Close()
+	}
+	if n := s.fake.callCount(); n != 0 {
+		t.Errorf("%d calls were served", n)
+	}
+	waitUntil(t, "the reserve is empty", func() bool { _, n, _ := s.counted(); return n == 0 })
+	began := time.Now()
+	s.dial().atEnd() // who says nothing goes soon
+	if d := time.Since(began); d < reserveTimeout/2 || d > 2*reserveTimeout {
+		t.Errorf("a silent connection was closed after %v", d)
 	}
 }
 

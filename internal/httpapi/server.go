@@ -32,7 +32,8 @@ type Server struct {
 	http     *fasthttp.Server
 	tokens   tokens
 	routes   map[string]*route
-	budget   *budget // for bodies
+	budget   *budget // for bodies above singleMax, and those of unknown size
+	singles  *budget // for the others above prefetchMax
 	chunked  *budget // for bodies that outgrow their first share
 	answers  *budget // for answers above keepMax
 	calls    sync.Pool
@@ -55,6 +56,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:     cfg,
 		tokens:  newTokens(&cfg),
 		budget:  newBudget(cfg.BodyBudgetBytes),
+		singles: newBudget(cfg.SingleBudgetBytes),
 		chunked: newBudget(bodyCharge(bodyMax + 1)),
 		answers: newBudget(cfg.AnswerBudgetBytes),
 		conns:   make(map[*conn]struct{}),
@@ -77,6 +79,9 @@ func New(cfg Config) (*Server, error) {
 		MaxRequestBodySize: bodyMax,
 		StreamRequestBody:  true,
 		LazyRequestTime:    true,
+
+		// By default a crowd's goroutines stay for 10 to 20 s after it has gone.
+		MaxIdleWorkerDuration: workerIdle,
 
 		DisablePreParseMultipartForm: true,
 		SecureErrorLogMessage:        true, // errors must not quote headers: there are tokens in them

@@ -124,8 +124,10 @@ func TestBrokerErrors(t *testing.T) {
 			}
 		}
 	}
-	if !strings.Contains(s.log.String(), errTest.Error()) {
-		t.Error("an unknown error was not logged")
+	// A query is ignored, and may hold what should not be there.
+	s.post(api.PathFetch+"?token=canary", goodBodies[api.PathFetch], "Authorization", "Bearer root")
+	if log := s.log.String(); !strings.Contains(log, errTest.Error()) || !strings.Contains(log, "route="+api.PathFetch+" ") || strings.Contains(log, "canary") {
+		t.Errorf("an unknown error was not logged, or with the query: %s", log)
 	}
 }
 
