@@ -10,6 +10,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // patience is how long anything of a cluster may take that must happen in the end.
@@ -30,7 +31,7 @@ func TestClusterDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	const full = 2 // the number of the node on the image
-	c.Add(dir, process.Config{Listen: address, Data: filepath.Join(im.dir, "data")}, "http://"+address)
+	c.Add(dir, process.Config{Listen: address, Data: filepath.Join(im.Dir, "data")}, "http://"+address)
 	l := load.New(load.Config{Seed: process.Seed(t), Quiet: true, Large: 10})
 	l.Checker.Doubt(true)
 	c.Start()
@@ -128,5 +129,6 @@ func TestClusterDiskFull(t *testing.T) {
 		t.Error(err)
 	}
 	c.Stop()
+	report.History(t, l.Checker.Report())
 	t.Log(l.Checker.Report(), l.Statuses())
 }

@@ -12,6 +12,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // The figures of the promise: how soon a publish is refused, and how soon it works again.
@@ -30,7 +31,7 @@ func TestDiskFull(t *testing.T) {
 	dice := rand.New(rand.NewPCG(seed, 97))
 	l := load.New(load.Config{Seed: seed, Quiet: true, Large: 50, ValueMax: 200 << 10})
 	node := process.NewNode(t, process.Config{
-		Binary: process.Binary(t), Data: filepath.Join(im.dir, "data"),
+		Binary: process.Binary(t), Data: filepath.Join(im.Dir, "data"),
 		Args: []string{"-segment-bytes", "2097152", "-snapshot-bytes", "2097152"},
 	})
 	f := &filling{t: t, im: im, load: l, node: node, dice: dice}
@@ -46,6 +47,9 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 	finish(t, l, node, node.StartReady())
+	report.Count(t, "times the disk was full", int64(cycles))
+	report.Figure(t, "slowest refusal", f.slowestRefusal.Seconds(), "s")
+	report.History(t, l.Checker.Report())
 	t.Logf("disk full: cycles %d in %v, slowest refusal %v, slowest return %v, %v, answers by status %v",
 		cycles, time.Since(began).Round(time.Millisecond), f.slowestRefusal, f.slowestReturn, l.Checker.Report(), l.Statuses())
 }

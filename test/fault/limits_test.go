@@ -15,6 +15,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestShortWrites limits the size of files below what a segment needs, so that the kernel writes a part of
@@ -66,6 +67,8 @@ func TestShortWrites(t *testing.T) {
 		l.Checker.Restarted()
 	}
 	finish(t, l, node, node.StartReady())
+	report.Count(t, "lives with short writes", int64(cycles))
+	report.History(t, l.Checker.Report())
 	t.Logf("short writes: cycles %d, %v, answers by status %v", cycles, l.Checker.Report(), l.Statuses())
 }
 

@@ -26,7 +26,7 @@ func TestPolicyKeepsRoom(t *testing.T) {
 		l.Checker.Configuring(topic, history.Policy{Bytes: limit})
 	}
 	node := process.NewNode(t, process.Config{
-		Binary: process.Binary(t), Data: filepath.Join(im.dir, "data"),
+		Binary: process.Binary(t), Data: filepath.Join(im.Dir, "data"),
 		Args: []string{"-segment-bytes", "1048576", "-snapshot-bytes", "1048576", "-retention-bytes", fmt.Sprint(limit)},
 	})
 	p := node.StartReady()
@@ -65,7 +65,7 @@ func TestPolicyGivesRoom(t *testing.T) {
 	im := newImage(t, 96)
 	l := load.New(load.Config{Seed: process.Seed(t), Quiet: true, Large: 50, ValueMax: 200 << 10})
 	node := process.NewNode(t, process.Config{
-		Binary: process.Binary(t), Data: filepath.Join(im.dir, "data"), Args: []string{"-segment-bytes", "2097152", "-snapshot-bytes", "2097152"},
+		Binary: process.Binary(t), Data: filepath.Join(im.Dir, "data"), Args: []string{"-segment-bytes", "2097152", "-snapshot-bytes", "2097152"},
 	})
 	f := &filling{t: t, im: im, load: l, node: node}
 	f.start()

@@ -3,16 +3,14 @@ package fault
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"example.com/mq/test/load"
+	"example.com/mq/test/nemesis"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestPowerCut cuts the power under load: the file system forgets what was not synced, is unmounted dirty,
@@ -24,20 +22,20 @@ func TestPowerCut(t *testing.T) {
 	dice := rand.New(rand.NewPCG(seed, 98))
 	l := load.New(load.Config{Seed: seed})
 	node := process.NewNode(t, process.Config{
-		Binary: process.Binary(t), Data: filepath.Join(im.dir, "data"),
+		Binary: process.Binary(t), Data: filepath.Join(im.Dir, "data"),
 		Args: []string{"-segment-bytes", "1048576", "-snapshot-bytes", "1048576"},
 	})
 	began := time.Now()
 	for cycle := range cycles {
-		how := uint32(nothingFlushed)
+		how := nemesis.NothingFlushed
 		if dice.IntN(4) == 0 {
-			how = journalFlushed
+			how = nemesis.JournalFlushed
 		}
 		if cycle%8 == 7 { // while it starts
 			p := node.Start()
 			wait(t, p, time.Duration(dice.IntN(20_000))*time.Microsecond)
 			im.cutPower(how)
-			remount(im, node)
+			im.remount(node)
 		}
 		p := node.StartReady()
 		if err := l.ReadBack(t.Context(), p.URL, cycle%50 == 49); err != nil {
@@ -45,7 +43,7 @@ func TestPowerCut(t *testing.T) {
 		}
 		during(t, l, p, func(ctx context.Context) {
 			if dice.IntN(2) == 0 {
-				defer writeBack(ctx, dice, node.Data)()
+				defer nemesis.WriteBack(ctx, dice, filepath.Join(node.Data, "log"))()
 			}
 			wait(t, p, time.Duration(5_000+dice.IntN(45_000))*time.Microsecond)
 			im.cutPower(how)
@@ -53,7 +51,7 @@ func TestPowerCut(t *testing.T) {
 			wait(t, p, time.Duration(dice.IntN(5_000))*time.Microsecond)
 			p.Kill()
 		})
-		remount(im, node)
+		im.remount(node)
 		l.Checker.Restarted()
 		if err := l.Checker.Report().Err(); err != nil {
 			t.Fatalf("cycle %d of seed %d: %v\n%s", cycle, seed, err, p.Stderr())
@@ -61,54 +59,10 @@ func TestPowerCut(t *testing.T) {
 	}
 	p := node.StartReady()
 	finish(t, l, node, p)
+	report.Count(t, "power cuts", int64(cycles))
+	report.History(t, l.Checker.Report())
 	t.Logf("power cut: cycles %d in %v, %v, answers by status %v",
 		cycles, time.Since(began).Round(time.Millisecond), l.Checker.Report(), l.Statuses())
-}
-
-// remount is what happens between a power cut and the next start.
-func remount(im *image, node *process.Node) {
-	im.t.Helper()
-	node.Kill()
-	im.unmount()
-	im.mount()
-}
-
-// writeBack lets the kernel write pieces of the log's files at random, so that a power cut finds a part of
-// a write on the disk and not another: a tear at a page boundary. It goes on until the function that it
-// returns is called, or ctx is done.
-func writeBack(ctx context.Context, dice *rand.Rand, data string) (stop func()) {
-	own := rand.New(rand.NewPCG(dice.Uint64(), dice.Uint64()))
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() {
-		pace := time.NewTicker(200 * time.Microsecond)
-		defer pace.Stop()
-		for ctx.Err() == nil {
-			files, _ := filepath.Glob(filepath.Join(data, "log", "*")) // an empty answer does no harm
-			for _, name := range files {
-				writeBackFile(own, name)
-			}
-			<-pace.C
-		}
-	})
-	return func() {
-		cancel()
-		done.Wait()
-	}
-}
-
-func writeBackFile(dice *rand.Rand, name string) {
-	f, err := os.Open(name)
-	if err != nil {
-		return // it was renamed or dropped
-	}
-	defer f.Close()
-	const page = 4096
-	for range 8 {
-		from := dice.Int64N(256) * page
-		// Its outcome does not matter: it only asks for what the kernel may do at any time.
-		_ = unix.SyncFileRange(int(f.Fd()), from, page*(1+dice.Int64N(8)), unix.SYNC_FILE_RANGE_WRITE)
-	}
 }
 
 // wait waits for d, or until the process is gone, which is a failure.

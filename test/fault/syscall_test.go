@@ -1,23 +1,18 @@
 package fault
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"example.com/mq/test/load"
+	"example.com/mq/test/nemesis"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestSyscallFails lets system calls of a running mqd fail with EIO. From then on this process acknowledges
@@ -39,6 +34,8 @@ func TestSyscallFails(t *testing.T) {
 				failCalls(t, l, node, calls, 1+dice.IntN(3), time.Duration(dice.IntN(40_000))*time.Microsecond)
 			}
 			finish(t, l, node, node.StartReady())
+			report.Count(t, "lives that end with a failing call", int64(cycles))
+			report.History(t, l.Checker.Report())
 			t.Logf("%s fails: cycles %d, %v, answers by status %v", calls, cycles, l.Checker.Report(), l.Statuses())
 		})
 	}
@@ -52,11 +49,12 @@ func failCalls(t *testing.T, l *load.Load, node *process.Node, calls string, fir
 		t.Fatalf("%v\n%s", err, p.Stderr())
 	}
 	trace := filepath.Join(t.TempDir(), "trace")
-	var tracer *strace
+	var tracer *nemesis.Tracer
 	during(t, l, p, func(context.Context) {
 		wait(t, p, after)
 		var err error
-		if tracer, err = attach(p.PID, trace, calls, first); err != nil {
+		meddling := nemesis.Meddling{Calls: calls, How: nemesis.Fail("EIO"), First: first, Output: trace}
+		if tracer, err = meddling.Trace(p.PID); err != nil {
 			t.Error(err)
 			return
 		}
@@ -78,7 +76,7 @@ func failCalls(t *testing.T, l *load.Load, node *process.Node, calls string, fir
 	}
 	checkFailed(t, l, p)
 	p.Kill()
-	tracer.wait()
+	tracer.Wait()
 	failure := checkTrace(t, trace)
 	// The failed call has to come back, and the process to take note of it, on a busy machine.
 	const margin = 50 * time.Millisecond
@@ -114,109 +112,47 @@ func checkFailed(t *testing.T, l *load.Load, p *process.Process) {
 	}
 }
 
-// strace is a tracer that makes calls of a process fail. It ends with the process.
-type strace struct{ cmd *exec.Cmd }
-
 // needStrace skips the test where strace is missing or may not attach.
 func needStrace(t *testing.T) {
 	t.Helper()
-	if _, err := exec.LookPath("strace"); err != nil {
+	if err := nemesis.NeedTrace(); err != nil {
 		process.Skip(t, err.Error())
 	}
-	idle := exec.Command("sleep", "60")
-	if err := idle.Start(); err != nil {
-		t.Fatal(err)
-	}
-	tracer, err := attach(idle.Process.Pid, os.DevNull, "fsync", 1)
-	idle.Process.Kill()
-	idle.Wait()
-	if err != nil {
-		process.Skip(t, err.Error())
-	}
-	tracer.wait()
 }
-
-// attach attaches to a running process and returns when all its threads are traced.
-func attach(pid int, output, calls string, first int) (*strace, error) {
-	s := &strace{exec.Command("strace", "-f", "-y", "-ttt", "-o", output, "-e", "trace="+calls,
-		"-e", fmt.Sprintf("inject=%s:error=EIO:when=%d+", calls, first), "-p", fmt.Sprint(pid))}
-	stderr, err := s.cmd.StderrPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("strace: %w", err)
-	}
-	lines := bufio.NewReader(stderr)
-	line, err := lines.ReadString('\n')
-	if err != nil || !strings.Contains(line, "attached") {
-		s.cmd.Process.Kill()
-		s.cmd.Wait()
-		return nil, fmt.Errorf("strace did not attach: %q %w", line, err)
-	}
-	go io.Copy(io.Discard, lines) // ends with strace
-	return s, nil
-}
-
-func (s *strace) wait() { s.cmd.Wait() } // its status says only how the process ended
-
-// Lines of a trace: a call with its result, or its beginning only, and then the rest of a call.
-var (
-	callLine    = regexp.MustCompile(`^(\d+) +([\d.]+) (\w+)\((?:\d+<([^>]*)>)?`)
-	resumedLine = regexp.MustCompile(`^(\d+) +[\d.]+ <\.\.\. \w+ resumed>`)
-)
 
 // checkTrace checks that no file was synced or written again after that had failed once: the kernel may
 // have dropped the pages, and would say that all is well. It returns when the first call failed.
 func checkTrace(t *testing.T, name string) (firstFailure time.Time) {
 	t.Helper()
-	text, err := os.ReadFile(name)
+	calls, err := nemesis.ReadTrace(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	type call struct {
-		at   float64 // seconds since 1970
-		path string  // empty for calls that change names: another one is no retry
-	}
-	running := map[string]call{} // by thread
-	failed := map[string]bool{}  // by path
-	ended := func(c call, line string) {
-		if !strings.Contains(line, "(INJECTED)") {
-			return
+	failedBy := map[string]int{} // by path: how many calls had begun when one had failed
+	path := func(c nemesis.Call) string {
+		if strings.HasPrefix(c.Name, "rename") {
+			return "" // another one is no retry
 		}
-		failed[c.path] = c.path != ""
-		if at := time.UnixMicro(int64(c.at * 1e6)); firstFailure.IsZero() || at.Before(firstFailure) {
-			firstFailure = at
-		}
+		return c.Path
 	}
-	for line := range strings.Lines(string(text)) {
-		if m := resumedLine.FindStringSubmatch(line); m != nil {
-			ended(running[m[1]], line)
+	for _, c := range calls {
+		if !c.Met {
 			continue
 		}
-		m := callLine.FindStringSubmatch(line)
-		if m == nil {
-			continue // a signal or the end of a thread
+		if firstFailure.IsZero() || c.At.Before(firstFailure) {
+			firstFailure = c.At
 		}
-		at, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			t.Fatalf("trace: %q: %v", line, err)
+		if by, ok := failedBy[path(c)]; path(c) != "" && (!ok || c.Ended < by) {
+			failedBy[path(c)] = c.Ended
 		}
-		c := call{at: at}
-		if !strings.HasPrefix(m[3], "rename") {
-			c.path = m[4]
-		}
-		if failed[c.path] {
-			t.Errorf("once more after a failure: %s", line)
-		}
-		if strings.Contains(line, "<unfinished ...>") {
-			running[m[1]] = c
-		} else {
-			ended(c, line)
+	}
+	for i, c := range calls {
+		if by, ok := failedBy[path(c)]; ok && i >= by {
+			t.Errorf("once more after a failure: %s", c.Line)
 		}
 	}
 	if firstFailure.IsZero() {
-		t.Errorf("nothing failed in the trace:\n%.2000s", text)
+		t.Errorf("nothing failed in the trace: %+v", calls)
 	}
 	return firstFailure
 }

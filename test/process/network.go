@@ -41,10 +41,22 @@ func NewNetwork(t testing.TB) *Network {
 	}); err != nil {
 		Skip(t, err.Error())
 	}
-	t.Cleanup(func() { n.file.Close() })
+	t.Cleanup(func() { n.Close() })
 	n.run("ip", "link", "set", "lo", "up")
 	return n
 }
+
+// NetworkOf returns the network that a process runs in. Close it.
+func NetworkOf(pid int) (*Network, error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return nil, fmt.Errorf("network of %d: %w", pid, err)
+	}
+	return &Network{file: file}, nil
+}
+
+// Close lets go of the network. Those that run in it go on.
+func (n *Network) Close() error { return n.file.Close() }
 
 // cable is how the names of the devices to other networks begin.
 const cable = "peer"
@@ -89,28 +101,40 @@ func (n *Network) Heal() {
 
 // DialContext connects from within.
 func (n *Network) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
-	err = onThread(func() error {
-		if err := n.enter(); err != nil {
-			return err
-		}
+	err = n.Within(func() error {
 		conn, err = new(net.Dialer).DialContext(ctx, network, address)
 		return err
 	})
 	return conn, err
 }
 
-// run runs a command within.
-func (n *Network) run(words ...string) {
-	n.t.Helper()
-	if err := onThread(func() error {
+// Within calls f on a thread that is in the network, and ends afterwards. What f opens stays there.
+func (n *Network) Within(f func() error) error {
+	return onThread(func() error {
 		if err := n.enter(); err != nil {
 			return err
 		}
-		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w\n%s", words, err, out)
+		return f()
+	})
+}
+
+// Command runs a command within, and returns what it says.
+func (n *Network) Command(words ...string) (said string, err error) {
+	err = n.Within(func() error {
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%v: %w\n%s", words, err, out)
 		}
-		return nil
-	}); err != nil {
+		said = string(out)
+		return err
+	})
+	return said, err
+}
+
+// run runs a command within. It must succeed.
+func (n *Network) run(words ...string) {
+	n.t.Helper()
+	if _, err := n.Command(words...); err != nil {
 		n.t.Fatal(err)
 	}
 }
