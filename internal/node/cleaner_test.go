@@ -25,6 +25,7 @@ import (
 	"example.com/mq/internal/state"
 	"example.com/mq/internal/vfs/faultfs"
 	"example.com/mq/internal/vfs/memfs"
+	"example.com/mq/test/report"
 )
 
 // garden is a node with topics of which a naive model knows all records. It runs on virtual time.
@@ -461,6 +462,7 @@ func TestCleanerYields(t *testing.T) {
 // that lives, once, as it was.
 func TestCleanerSurvivesPowerCuts(t *testing.T) {
 	want := states(t, 150)
+	all := want
 	type cut struct {
 		name   string
 		disk   *memfs.FS
@@ -531,6 +533,7 @@ func TestCleanerSurvivesPowerCuts(t *testing.T) {
 		if moved < 100 {
 			t.Errorf("%d records were moved: this tests nothing", moved)
 		}
+		report.Count(t, "crash states of a node that cleans", int64(all))
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"example.com/mq/internal/snapshot"
 	"example.com/mq/internal/state"
 	"example.com/mq/internal/vfs/memfs"
+	"example.com/mq/internal/wal"
 )
 
 // trio is a cluster of three nodes in this process, on disks in memory, over a network that loses nothing.
@@ -467,5 +468,47 @@ func TestDamageInADroppedSegment(t *testing.T) {
 	c.awaitAll()
 	if now := c.node(2).store.state().NodeID; now != id {
 		t.Errorf("node %s became %s: it has cut what it had", id, now)
+	}
+}
+
+// TestDamageWhereOthersGoOn: a segment is damaged in which this node's log ended, before an entry that nobody else got, and
+// in which the logs of the others go on. No node has it as it is here: it is cut before the damage, and fetched.
+func TestDamageWhereOthersGoOn(t *testing.T) {
+	c := newTrio(t)
+	c.start(0, 1, 2)
+	for i := range 5 {
+		c.publish(fmt.Sprint(i, strings.Repeat(" ", 4<<10)))
+	}
+	c.awaitAll()
+	state := c.node(2).store.state()
+	c.stop(2)
+
+	// As if node 2 had led, begun a segment, and died before anybody had heard of it.
+	id, err := ReadIdentity(c.disks[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, _, err := wal.Open(wal.Config{FS: c.disks[2], LogID: id, SegmentBytes: 64 << 10, Inline: true}, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := new(wal.Frames)
+	f.End(append(f.Begin(fact.KindAppended, 1), make([]byte, 60<<10)...))
+	if _, err := log.Append(f, entry.Term(state.Term), log.Last()); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	segments := log.Segments()
+	if err := log.Close(); err != nil || len(segments) != 2 {
+		t.Fatalf("%+v, %v", segments, err)
+	}
+	flipAt(t, c.disks[2], segmentFile(segments[0].First), 5000)
+	c.publish("more")
+	c.start(2)
+	c.awaitAll()
+	if now := c.node(2).store.state().NodeID; now == state.NodeID {
+		t.Error("node 2 has lost what it had, and did not heal")
 	}
 }

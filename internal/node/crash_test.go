@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"example.com/mq/internal/vfs/memfs"
+	"example.com/mq/test/report"
 )
 
 // states returns how many crash states to look at: a few in a plain run, more with MQ_CRASH_STATES.
@@ -24,6 +25,8 @@ func states(t *testing.T, plain int) int {
 // segments, everything acknowledged is there, nothing refused is, and the node goes on.
 func TestPowerCutAtAnyMoment(t *testing.T) {
 	want := states(t, 400)
+	looked := 0
+	defer func() { report.Count(t, "crash states of a node", int64(looked)) }()
 	const steps = 150
 	type cut struct {
 		name string
@@ -70,6 +73,7 @@ func TestPowerCutAtAnyMoment(t *testing.T) {
 			}) {
 				return
 			}
+			looked++
 		}
 		mem2 := mem.Clone()
 		s.verify(t, mem2)

@@ -11,6 +11,7 @@ import (
 	"example.com/mq/internal/fact"
 	"example.com/mq/internal/vfs"
 	"example.com/mq/internal/vfs/memfs"
+	"example.com/mq/test/report"
 )
 
 // G7: a flipped bit anywhere in the data folder. Either the node refuses to start and names the place, or all
@@ -56,6 +57,7 @@ func TestFlippedBitAnywhere(t *testing.T) {
 		}
 		found[what]++
 	}
+	report.Count(t, "bits flipped in a folder", int64(flips))
 	t.Log(found)
 	for _, what := range []string{"refused to start", "named damaged records", "served everything"} {
 		if found[what] == 0 {

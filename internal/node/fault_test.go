@@ -17,8 +17,10 @@ import (
 	"example.com/mq/internal/clock"
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/fact"
+	"example.com/mq/internal/snapshot"
 	"example.com/mq/internal/vfs/faultfs"
 	"example.com/mq/internal/vfs/memfs"
+	"example.com/mq/test/report"
 )
 
 // G8: an error at the k-th operation of a kind. From the first failed call on nothing is acknowledged, reads go
@@ -48,6 +50,7 @@ func TestDiskErrorAtAnyOperation(t *testing.T) {
 					t.Logf("%d operations failed, one in each run", k-1)
 					break
 				}
+				report.Count(t, "operations that fail", 1)
 			}
 		})
 	}
@@ -274,6 +277,54 @@ func TestRetainGivesSpaceBack(t *testing.T) {
 	defer n.Close()
 	if got, page, err := readAll(n, 1); err != nil || len(got) != 1 || page.Start != 199 {
 		t.Fatalf("%d records, %+v, %v", len(got), page, err)
+	}
+}
+
+// The log reaches back to what the oldest of the kept snapshots needs, so that it starts without the newest one.
+func TestDropLeavesWhatTheOlderSnapshotNeeds(t *testing.T) {
+	mem := memfs.New()
+	dropped := entry.Index(1)
+	for round := range 4 {
+		n := openNode(t, mem)
+		for i := range 200 {
+			if _, err := n.Publish((&call{values: []string{fmt.Sprintf("%01000d", i)}}).request()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := n.Retain(topicName(0), fact.Offset(200*(round+1))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Snapshot(); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Close(); err != nil { // what the keeper began is complete then
+			t.Fatal(err)
+		}
+		files, err := snapshot.Files(mem, snapshotDir)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("round %d: snapshots %v, %v", round, files, err)
+		}
+		needed := entry.Index(1)
+		if len(files) >= snapshotsKept {
+			needed = files[snapshotsKept-1].Index + 1
+		}
+		names, err := mem.List(logDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names { // sorted
+			first, ok := segmentOf(name)
+			if !ok {
+				continue
+			}
+			if dropped = first; first > needed {
+				t.Errorf("round %d: the log begins with entry %d, and the older snapshot needs it from entry %d on", round, first, needed)
+			}
+			break
+		}
+	}
+	if dropped == 1 {
+		t.Error("nothing was dropped: this tests nothing")
 	}
 }
 

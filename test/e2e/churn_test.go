@@ -11,6 +11,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestChurnKill kills mqd at random instants while starts are moved by policies, topics are deleted and published to again,
@@ -55,6 +56,9 @@ func TestChurnKill(t *testing.T) {
 	}
 	finish(t, l, node)
 	b.verify()
+	report.Count(t, "kills", int64(cycles))
+	report.Count(t, "topics deleted", int64(l.Deletes()))
+	report.Figure(t, "slowest start", slowest.Seconds(), "s")
 	t.Logf("kill -9 with churn: cycles %d in %v, slowest start %v, %v, answers by status %v; %v, topics deleted %d, %v",
 		cycles, time.Since(began).Round(time.Millisecond), slowest.Round(time.Millisecond), l.Checker.Report(), l.Statuses(),
 		moved, l.Deletes(), b)

@@ -11,6 +11,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // slowDisk makes every sync of a process take longer, until the returned function is called.
@@ -89,6 +90,7 @@ func TestClusterHungDisk(t *testing.T) {
 	run.stop()
 	c.check(l)
 	c.finish(l)
+	report.Figure(t, "writes after the leader's disk hung", writes.Seconds(), "s")
 	t.Logf("another node led after %v, and took writes after %v; %v", took, writes, l.Checker.Report())
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestClusterKill kills nodes of a cluster at random instants under load that comes by all nodes, and checks after each
@@ -184,6 +185,8 @@ func TestClusterFailover(t *testing.T) {
 			t.Errorf("no writes for %v after the leader was killed, want at most %v", gap, longest)
 		}
 		gaps = append(gaps, gap)
+		report.Count(t, "leaders killed", 1)
+		report.Figure(t, "no writes after kill -9 of the leader", gap.Seconds(), "s")
 		c.Start(leader)
 	}
 	run.stop()

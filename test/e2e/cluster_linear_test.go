@@ -12,6 +12,7 @@ import (
 	"example.com/mq/test/linear"
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // recording is a load.Recording that goes on in the background.
@@ -50,6 +51,7 @@ func (r *recording) judge(t *testing.T) {
 	began := time.Now()
 	what, err := r.Judge(10 * time.Second)
 	if err == nil {
+		report.Count(t, "histories judged linearizable", 1)
 		t.Logf("linearizable: %s; judged in %v", what, time.Since(began).Round(time.Millisecond))
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestClusterPause stops the leader under load for 2 to 5 election timeouts, until another one leads, and lets it go on
@@ -25,6 +26,7 @@ func TestClusterPause(t *testing.T) {
 		after = newLoad(load.Config{Seed: seed + uint64(i), Checker: before.Checker, Prefix: fmt.Sprintf("after-%d-", i), Quiet: true})
 		took = append(took, c.pauseLeader(before, after, time.Duration(2000+dice.IntN(3000))*electionTimeout/1000))
 		c.check(after)
+		report.Count(t, "leaders stopped", 1)
 	}
 	c.finish(before)
 	t.Logf("another one led after: %v; %v", took, before.Checker.Report())

@@ -12,6 +12,7 @@ import (
 	mq "example.com/mq/client"
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // callers use the Go client as programs would: each publishes one record after another, and gives each call 5 s.
@@ -126,6 +127,7 @@ func TestClusterRoll(t *testing.T) {
 			c.Stop(i)
 			c.Start(i)
 			c.AwaitWhole(patience)
+			report.Count(t, "restarts", 1)
 			if longest := all.await(c, 50); i == leader {
 				leaders = append(leaders, longest)
 			} else {
@@ -164,6 +166,8 @@ func TestClusterTransfer(t *testing.T) {
 		}
 		gap := all.await(c, 50)
 		gaps = append(gaps, gap)
+		report.Count(t, "transfers of the lead", 1)
+		report.Figure(t, "longest call while the lead is handed over", gap.Seconds(), "s")
 		if gap > longest {
 			t.Errorf("a call took %v", gap)
 		}

@@ -12,6 +12,7 @@ import (
 	"example.com/mq/internal/wal"
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 const (
@@ -144,6 +145,7 @@ func (c *cluster) finish(l *load.Load) {
 	c.awaitEqual()
 	c.Stop()
 	c.wantEqualAtRest()
+	report.History(c.t, l.Checker.Report())
 	if r := l.Checker.Report(); r.Acknowledged == 0 || r.Read == 0 {
 		c.t.Error("the load did nothing")
 	}

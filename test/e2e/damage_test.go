@@ -16,6 +16,7 @@ import (
 	"example.com/mq/internal/wal"
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestDamage flips bits in frames of a log that was cleaned, in those with records that were moved and in others: exactly the
@@ -73,6 +74,7 @@ func TestDamage(t *testing.T) {
 		}
 	}
 	awaitScrub(t, p, float64(places))
+	report.Count(t, "frames damaged", int64(len(frames)))
 	t.Logf("damaged %d frames: %v; %v", len(frames), want, moved)
 }
 

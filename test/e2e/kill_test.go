@@ -10,6 +10,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m)) }
@@ -43,6 +44,8 @@ func TestKill(t *testing.T) {
 		}
 	}
 	finish(t, l, node)
+	report.Count(t, "kills", int64(cycles))
+	report.Figure(t, "slowest start", slowest.Seconds(), "s")
 	t.Logf("kill -9: cycles %d in %v, slowest start %v, %v, answers by status %v",
 		cycles, time.Since(began).Round(time.Millisecond), slowest.Round(time.Millisecond), l.Checker.Report(), l.Statuses())
 }
@@ -105,6 +108,7 @@ func finish(t *testing.T, l *load.Load, node *process.Node) {
 	if err := l.Err(); err != nil {
 		t.Error(err)
 	}
+	report.History(t, l.Checker.Report())
 	if r := l.Checker.Report(); r.Acknowledged == 0 || r.Read == 0 {
 		t.Error("the load did nothing")
 	}
@@ -133,6 +137,7 @@ func TestStopUnderLoad(t *testing.T) {
 		l.Checker.Restarted()
 	}
 	finish(t, l, node)
+	report.Count(t, "graceful stops", cycles)
 	t.Log(l.Checker.Report())
 }
 

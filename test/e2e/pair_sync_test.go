@@ -12,6 +12,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestPairFromStandalone makes a standalone node's folder a leader's, and back, and again, under load.
@@ -88,6 +89,8 @@ func TestPairFullSync(t *testing.T) {
 	}
 	p.check(l)
 	p.finish(l)
+	report.Figure(t, "full sync", float64(size>>20)/took.Seconds(), "MB/s")
+	report.Figure(t, "longest wait of a publisher during a full sync", gap.Seconds(), "s")
 	t.Logf("full sync of %d MB under load: %d MB were there when the follower was killed, the rest took %v; from the start of the follower to writes %v, "+
 		"after the kill %v; the longest wait %v; %v", size>>20, done>>20, took, first, again, gap, l.Checker.Report())
 }

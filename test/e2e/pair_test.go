@@ -13,6 +13,7 @@ import (
 	"example.com/mq/internal/wal"
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // scenario is one of several things that may happen.
@@ -31,6 +32,7 @@ func draw[T any](t *testing.T, dice *rand.Rand, variable string, otherwise int, 
 			order = dice.Perm(len(all))
 		}
 		run(i, all[order[0]])
+		report.Count(t, "mishaps", 1)
 		order = order[1:]
 	}
 }
@@ -288,6 +290,7 @@ func (p *pair) finish(l *load.Load) {
 	p.readBack(l, true)
 	p.awaitEqual(0, 1)
 	p.stop()
+	report.History(p.t, l.Checker.Report())
 	if r := l.Checker.Report(); r.Acknowledged == 0 || r.Read == 0 {
 		p.t.Error("the load did nothing")
 	}

@@ -105,7 +105,10 @@ func (m *machine) boot(role node.Role, epoch uint64, mayRefuse bool) {
 		dice: rand.New(rand.NewPCG(w.seed, uint64(2*m.lives+m.i))), slow: w.plan.slow,
 	}
 	if n := w.plan.dieStarting; n > 0 && p.dice.IntN(n) == 0 {
-		p.armed, p.power = 1+p.dice.IntN(50), p.dice.IntN(2) == 0
+		armed, power := 1+p.dice.IntN(50), p.dice.IntN(2) == 0
+		if !w.faults.Spare(dieStarting) {
+			p.armed, p.power = armed, power
+		}
 	}
 	w.note("start %d as %s, epoch %d", m.i, role, epoch)
 	if mayRefuse {
@@ -285,7 +288,7 @@ func (p *process) operation(op memfs.Op) {
 			w.promised(p.m)
 		}
 	}
-	slow := p.slow > 0 && !op.Done && !w.nested && (op.Kind == "sync" || op.Kind == "write") && p.dice.IntN(p.slow) == 0
+	slow := p.slow > 0 && !op.Done && !w.nested && (op.Kind == "sync" || op.Kind == "write") && p.dice.IntN(p.slow) == 0 && !w.faults.Spare(slowDisk)
 	if slow {
 		w.nested = true
 	}

@@ -142,6 +142,18 @@ func (w *world) deliverable() (list []direction) {
 	return list
 }
 
+// underWay lists the directions that have a packet. Called with mu held.
+func (w *world) underWay() (list []direction) {
+	for _, c := range w.net.conns {
+		for side := range c.flight {
+			if len(c.flight[side]) > 0 {
+				list = append(list, direction{c, side})
+			}
+		}
+	}
+	return list
+}
+
 // compact forgets connections of which nothing can come any more.
 func compact(conns []*conn) []*conn {
 	left := conns[:0]

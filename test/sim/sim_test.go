@@ -7,6 +7,8 @@
 //
 //	MQ_SIM_SEEDS=100000 go test -timeout 4h -run TestPair ./test/sim    many seeds, on all processors
 //	MQ_SIM_SEED=17 go test -v -run TestPair ./test/sim                  one seed, with its trace
+//
+// Package seeds has more variables: they leave faults out, or shrink a seed that fails.
 package sim
 
 import (
@@ -17,12 +19,13 @@ import (
 )
 
 var simulation = seeds.Simulation[stats]{
-	Test: "TestPair", Folder: "./test/sim", Default: 200, Collect: 8, Run: runSeed, Add: (*stats).add, Missed: (*stats).missed,
+	Test: "TestPair", Folder: "./test/sim", Default: 200, Collect: 8, Run: runSeed, Kinds: kinds(), Add: (*stats).add,
+	Missed: (*stats).missed, Counts: (*stats).counts,
 }
 
 // runSeed runs one seed, in the bubble. verbose, if not nil, gets the trace.
-func runSeed(seed uint64, verbose io.Writer) seeds.Result[stats] {
-	w := newWorld(seed, verbose)
+func runSeed(seed uint64, faults *seeds.Faults, verbose io.Writer) seeds.Result[stats] {
+	w := newWorld(seed, faults, verbose)
 	w.run()
 	return seeds.Result[stats]{Hash: w.trace.Sum64(), Violation: w.violation, Stats: w.stats}
 }
@@ -52,6 +55,15 @@ func (s *stats) add(o *stats) {
 	s.byTime += o.byTime
 	for i := range s.outcomes {
 		s.outcomes[i] += o.outcomes[i]
+	}
+}
+
+// counts are for the report.
+func (s *stats) counts() map[string]int {
+	return map[string]int{
+		"operations of disks": s.operations, "publishes acknowledged": s.acks, "answers unknown": s.outcomes[unknown], "kills": s.kills,
+		"power cuts": s.powerCuts, "pauses": s.pauses, "promotions": s.promotions, "starts refused": s.refusals,
+		"followers replaced": s.replaced, "logs that diverged": s.diverged, "segments dropped": s.segments,
 	}
 }
 

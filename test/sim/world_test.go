@@ -19,6 +19,7 @@ import (
 	"example.com/mq/internal/vfs/memfs"
 	"example.com/mq/internal/wal"
 	"example.com/mq/test/sim/audit"
+	"example.com/mq/test/sim/seeds"
 )
 
 // plan is what a seed has in store: which faults there are, and how often.
@@ -114,8 +115,9 @@ func makeRetention(rng *rand.Rand) (r fact.Retention) {
 type world struct {
 	seed    uint64
 	plan    plan
-	rng     *rand.Rand // of the scheduler alone
-	verbose io.Writer  // the trace, or nil
+	rng     *rand.Rand    // of the scheduler alone
+	faults  *seeds.Faults // which of those that are drawn are done
+	verbose io.Writer     // the trace, or nil
 	stats   stats
 
 	machines [2]*machine
@@ -148,9 +150,9 @@ type stats struct {
 	outcomes                                                                                                     [4]int
 }
 
-func newWorld(seed uint64, verbose io.Writer) *world {
+func newWorld(seed uint64, faults *seeds.Faults, verbose io.Writer) *world {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	w := &world{seed: seed, plan: makePlan(rng), rng: rng, verbose: verbose, trace: fnv.New64a(), epoch: 1, ackers: map[uint64]int{}}
+	w := &world{seed: seed, plan: makePlan(rng), rng: rng, faults: faults, verbose: verbose, trace: fnv.New64a(), epoch: 1, ackers: map[uint64]int{}}
 	w.oracle, w.book = newOracle(w.plan.retention != (fact.Retention{})), audit.New(w.plan.retention)
 	for i := range w.machines {
 		w.machines[i] = &machine{w: w, i: i, fs: memfs.New(), cut: map[cutLine]bool{}}
@@ -396,6 +398,9 @@ func (w *world) step() {
 		at -= weights[act]
 	}
 	m := w.machines[w.rng.IntN(2)]
+	if w.spare(act, m) {
+		return
+	}
 	switch act {
 	case actDeliver:
 		w.mu.Lock()
@@ -409,16 +414,8 @@ func (w *world) step() {
 	case actRequest:
 		w.request()
 	case actDisturb:
-		var any []direction
 		w.mu.Lock()
-		for _, c := range w.net.conns {
-			for side := range c.flight {
-				if len(c.flight[side]) > 0 {
-					any = append(any, direction{c, side})
-				}
-			}
-		}
-		if len(any) > 0 {
+		if any := w.underWay(); len(any) > 0 {
 			w.disturb(any[w.rng.IntN(len(any))], w.rng.IntN(5))
 		}
 		w.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 
 	"example.com/mq/test/load"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 func TestMain(m *testing.M) { os.Exit(process.Main(m)) }
@@ -233,6 +234,9 @@ func (s *soak) finish() {
 	} else if err := s.nodes[0].Stop(); err != nil {
 		s.t.Error(err)
 	}
+	report.History(s.t, s.load.Checker.Report())
+	report.Count(s.t, "topics deleted", int64(s.load.Deletes()))
+	report.Count(s.t, "backups", int64(s.backups))
 	s.t.Logf("%v, topics deleted %d, backups %d of %d bytes in all, answers by status %v",
 		s.load.Checker.Report(), s.load.Deletes(), s.backups, s.fetched, s.load.Statuses())
 }

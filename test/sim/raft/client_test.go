@@ -502,7 +502,7 @@ func (o *op) answer(err error, good func()) {
 	if o.answered || o.p.dead || w.ending {
 		return
 	}
-	if o.client != nil && w.plan.dropOneIn > 0 && w.dice.IntN(2*w.plan.dropOneIn) == 0 {
+	if o.client != nil && w.plan.dropOneIn > 0 && w.dice.IntN(2*w.plan.dropOneIn) == 0 && !w.spares.Spare(faultNames[dropPacket]) {
 		w.finish(o, unknown, "the answer is lost")
 		return
 	}

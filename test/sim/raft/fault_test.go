@@ -65,6 +65,19 @@ const (
 	faultKinds
 )
 
+// Faults that come by themselves.
+const (
+	dropPacket = faultKinds + iota
+	repeatPacket
+	latePacket
+	slowDisk
+	hungDisk
+	dieStarting
+)
+
+// clientsMax is how many clients a seed has at most.
+const clientsMax = 8
+
 // makePlan draws a plan: each kind of fault is in about half of all seeds.
 func makePlan(rng *rand.Rand) plan {
 	one := func(most int) int { // one in two to most, or none
@@ -74,7 +87,7 @@ func makePlan(rng *rand.Rand) plan {
 		return 2 + rng.IntN(most)
 	}
 	p := plan{
-		nodes: 3, clients: 3 + rng.IntN(6), election: 500 * ms,
+		nodes: 3, clients: 3 + rng.IntN(clientsMax-2), election: 500 * ms,
 		segment: 4096 << rng.IntN(3), snapshot: 4096 << rng.IntN(4),
 		large: 20, sample: 10,
 		latency: []time.Duration{200 * time.Microsecond, 2 * ms, 2 * ms, 15 * ms}[rng.IntN(4)],
@@ -223,6 +236,9 @@ func (w *world) cut(d time.Duration, which func(from, to int) bool) {
 func (w *world) strike(kind int) {
 	m := w.anyMachine(kind == isolateLeader || kind == pauseLeader || kind == transfer || w.rng.IntN(3) == 0)
 	p := m.p
+	if w.spare(kind, m) {
+		return
+	}
 	switch kind {
 	case cutHalves:
 		set := w.rng.IntN(1 << len(w.machines))
@@ -329,6 +345,9 @@ func (w *world) damage(kind int, m *machine) {
 		if !other.formed {
 			return
 		}
+	}
+	if w.leftOut(kind) {
+		return
 	}
 	switch kind {
 	case wipe:

@@ -136,7 +136,9 @@ func (m *machine) start() {
 	}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	if n := w.plan.dieStarting; n > 0 && !w.quieting && p.dice.IntN(n) == 0 {
-		p.armed, p.power = 1+p.dice.IntN(60), p.dice.IntN(2) == 0
+		if armed, power := 1+p.dice.IntN(60), p.dice.IntN(2) == 0; !w.leftOut(dieStarting) {
+			p.armed, p.power = armed, power
+		}
 	}
 	w.noteLocking("start %d", m.i)
 	w.mu.Lock()
@@ -212,11 +214,17 @@ func (p *process) operation(op memfs.Op) {
 	if !op.Done && !w.quieting && !w.due() && (op.Kind == "sync" || op.Kind == "write") {
 		switch {
 		case w.plan.hangOneIn > 0 && p.dice.IntN(w.plan.hangOneIn) == 0:
-			slow = time.Duration(p.dice.Int64N(int64(w.plan.hang)))
+			if slow = time.Duration(p.dice.Int64N(int64(w.plan.hang))); w.spares.Spare(faultNames[hungDisk]) {
+				slow = 0
+				break
+			}
 			w.stats.hung++
 			w.note("a %s of %s on %d hangs for %v", op.Kind, op.Name, p.m.i, slow)
 		case w.plan.slowOneIn > 0 && p.dice.IntN(w.plan.slowOneIn) == 0:
-			slow = time.Duration(p.dice.Int64N(int64(w.plan.slow)))
+			if slow = time.Duration(p.dice.Int64N(int64(w.plan.slow))); w.spares.Spare(faultNames[slowDisk]) {
+				slow = 0
+				break
+			}
 			w.stats.slow++
 		}
 	}

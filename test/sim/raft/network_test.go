@@ -27,7 +27,9 @@ func (w *world) latency() time.Duration {
 	p := &w.plan
 	d := time.Duration(w.dice.ExpFloat64() * float64(p.latency))
 	if p.lateOneIn > 0 && !w.quieting && w.dice.IntN(p.lateOneIn) == 0 {
-		d += time.Duration(w.dice.Int64N(int64(p.late)))
+		if by := time.Duration(w.dice.Int64N(int64(p.late))); !w.spares.Spare(faultNames[latePacket]) {
+			d += by
+		}
 	}
 	return max(d, 20*time.Microsecond)
 }
@@ -36,7 +38,7 @@ func (w *world) latency() time.Duration {
 // is certain that it does not. Called with mu held.
 func (w *world) carry(from, to int, arrive, lost func()) {
 	l := &w.links[from][to]
-	if w.plan.dropOneIn > 0 && !w.quieting && w.dice.IntN(w.plan.dropOneIn) == 0 {
+	if w.plan.dropOneIn > 0 && !w.quieting && w.dice.IntN(w.plan.dropOneIn) == 0 && !w.spares.Spare(faultNames[dropPacket]) {
 		w.stats.dropped++
 		if lost != nil {
 			lost()
@@ -93,7 +95,7 @@ func (p *process) send(to int, packet []byte) {
 	}
 	w.sent(p, to, packet)
 	times := 1
-	if w.plan.repeatOneIn > 0 && !w.quieting && w.dice.IntN(w.plan.repeatOneIn) == 0 {
+	if w.plan.repeatOneIn > 0 && !w.quieting && w.dice.IntN(w.plan.repeatOneIn) == 0 && !w.spares.Spare(faultNames[repeatPacket]) {
 		times = 2
 	}
 	for range times {

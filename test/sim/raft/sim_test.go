@@ -16,12 +16,13 @@ import (
 )
 
 var simulation = seeds.Simulation[stats]{
-	Test: "TestCluster", Folder: "./test/sim/raft", Default: 100, Collect: 4, Run: runSeed, Add: (*stats).add, Missed: (*stats).missed,
+	Test: "TestCluster", Folder: "./test/sim/raft", Default: 100, Collect: 4, Run: runSeed, Kinds: kinds(), Clients: clientsMax,
+	Add: (*stats).add, Missed: (*stats).missed, Counts: (*stats).counts,
 }
 
 // runSeed runs one seed, in the bubble. verbose, if not nil, gets the trace.
-func runSeed(seed uint64, verbose io.Writer) seeds.Result[stats] {
-	w := newWorld(seed, verbose)
+func runSeed(seed uint64, faults *seeds.Faults, verbose io.Writer) seeds.Result[stats] {
+	w := newWorld(seed, faults, verbose)
 	w.run()
 	return seeds.Result[stats]{Hash: w.trace.Sum64(), Violation: w.violation, Stats: w.stats, Judge: w.linearizable}
 }
@@ -30,6 +31,17 @@ func TestCluster(t *testing.T) { simulation.Check(t) }
 
 // The same seed gives the same trace.
 func TestRepeats(t *testing.T) { simulation.Repeats(t, 10) }
+
+// counts are for the report.
+func (s *stats) counts() map[string]int {
+	return map[string]int{
+		"operations of disks": s.operations, "publishes acknowledged": s.acks, "answers unknown": s.outcomes[unknown], "packets": s.packets,
+		"kills": s.kills, "power cuts": s.powerCuts, "pauses": s.pauses, "cuts of the network": s.cuts, "elections": s.elections,
+		"folders emptied": s.wiped, "old folders put back": s.old, "bits flipped": s.flips, "nodes healed": s.healed,
+		"calls judged linearizable": s.linearized, "topics whose calls are too many to judge": s.unjudged, "segments dropped": s.segments,
+		"seconds of virtual time": int(s.virtual.Seconds()),
+	}
+}
 
 // missed tells what never happened, though it should in many runs.
 func (s *stats) missed() string {

@@ -17,6 +17,7 @@ import (
 	"example.com/mq/internal/fact"
 	"example.com/mq/internal/vfs/memfs"
 	"example.com/mq/test/sim/audit"
+	"example.com/mq/test/sim/seeds"
 )
 
 const (
@@ -28,8 +29,9 @@ const (
 type world struct {
 	seed    uint64
 	plan    plan
-	rng     *rand.Rand // of what happens by itself: clients, faults
-	verbose io.Writer  // the trace, or nil
+	rng     *rand.Rand    // of what happens by itself: clients, faults
+	spares  *seeds.Faults // which of the faults that are drawn are done
+	verbose io.Writer     // the trace, or nil
 	ghosts  sync.WaitGroup
 	dying   []*process // that still have goroutines
 
@@ -129,10 +131,10 @@ func (w *world) faultLocked(d time.Duration, do func()) {
 	heap.Push(&w.faults, event{w.now + d, w.numbers, do})
 }
 
-func newWorld(seed uint64, verbose io.Writer) *world {
+func newWorld(seed uint64, faults *seeds.Faults, verbose io.Writer) *world {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	w := &world{
-		seed: seed, plan: makePlan(rng), rng: rng, verbose: verbose, trace: fnv.New64a(), dice: rand.New(rand.NewPCG(seed, 1)),
+		seed: seed, plan: makePlan(rng), rng: rng, spares: faults, verbose: verbose, trace: fnv.New64a(), dice: rand.New(rand.NewPCG(seed, 1)),
 		leaders: map[uint64]int{}, voted: map[vote]int{},
 	}
 	w.oracle, w.book = newOracle(w.plan.retention != (fact.Retention{})), audit.New(w.plan.retention)
@@ -331,8 +333,11 @@ func (w *world) run() {
 		w.fault(time.Duration(w.rng.IntN(200))*ms, func() { m.start() })
 	}
 	w.mu.Lock()
-	for _, c := range w.clients {
-		w.after(time.Duration(w.rng.IntN(1500))*ms, c.next)
+	for i, c := range w.clients {
+		begin := time.Duration(w.rng.IntN(1500)) * ms
+		if i < w.spares.Clients(len(w.clients)) {
+			w.after(begin, c.next)
+		}
 	}
 	w.mu.Unlock()
 	w.scheduleFaults()

@@ -3,6 +3,10 @@
 //	MQ_SIM_SEEDS=100000 go test -timeout 4h -run TestX ./test/sim/x    many seeds; MQ_SIM_FIRST is the first
 //	MQ_SIM_SEED=17 go test -v -run TestX ./test/sim/x                  one seed, with its trace
 //
+// MQ_SIM_UNTIL=n does only the first n faults that a seed draws, MQ_SIM_WITHOUT=kind,kind leaves kinds of faults out, and
+// MQ_SIM_CLIENTS=n has at most n clients. With MQ_SIM_SHRINK=1 a seed that fails is tried with such variables for two
+// minutes at most, and the command with the fewest faults that still breaks the same promise is printed.
+//
 // A run is a function of its seed as long as at most one goroutine at a time has a choice to make, everything waits in
 // ways that testing/synctest knows, and nothing depends on real time. Each child process has one processor, one bubble
 // and no garbage collection during a seed.
@@ -25,6 +29,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"example.com/mq/test/report"
 )
 
 const childVariable = "MQ_SIM_CHILD" // first seed, end, step and the file that tells the seed under way
@@ -46,9 +52,13 @@ type Simulation[S any] struct {
 	Default uint64 // how many seeds unless MQ_SIM_SEEDS says so
 	// Collect is after how many seeds the garbage is collected.
 	Collect uint64
-	// Run runs one seed, in the bubble. verbose, if not nil, gets the trace.
-	Run func(seed uint64, verbose io.Writer) Result[S]
-	Add func(total, stats *S)
+	// Run runs one seed, in the bubble, and asks faults before it does one. verbose, if not nil, gets the trace.
+	Run     func(seed uint64, faults *Faults, verbose io.Writer) Result[S]
+	Kinds   []string // of faults
+	Clients int      // the most that a seed has; 0 if their number cannot be narrowed
+	Add     func(total, stats *S)
+	// Counts is what the report tells of many seeds, beside seeds and faults.
+	Counts func(total *S) map[string]int
 	// Missed, if not nil, tells what many seeds should have reached, and have not; nothing if that is all.
 	Missed func(total *S) string
 }
@@ -77,8 +87,8 @@ func inBubble(t *testing.T, f func()) {
 }
 
 // run runs a seed, in the bubble, and has it judged outside.
-func (s Simulation[S]) run(seed uint64, verbose io.Writer, judge judge) Result[S] {
-	r := s.Run(seed, verbose)
+func (s Simulation[S]) run(seed uint64, faults *Faults, verbose io.Writer, judge judge) Result[S] {
+	r := s.Run(seed, faults, verbose)
 	if r.Violation == nil && r.Judge != nil {
 		judge.ask <- func() { r.Violation = r.Judge(&r.Stats) }
 		<-judge.done
@@ -123,14 +133,7 @@ func (s Simulation[S]) Check(t *testing.T) {
 		s.child(t)
 		return
 	case os.Getenv("MQ_SIM_SEED") != "":
-		var r Result[S]
-		j := newJudge()
-		defer close(j.ask)
-		inBubble(t, func() { r = s.run(number(t, "MQ_SIM_SEED", 0), os.Stderr, j) })
-		t.Logf("trace %016x, %+v", r.Hash, r.Stats)
-		if r.Violation != nil {
-			t.Error(r.Violation)
-		}
+		s.one(t, number(t, "MQ_SIM_SEED", 0))
 		return
 	}
 	first, count := number(t, "MQ_SIM_FIRST", 1), number(t, "MQ_SIM_SEEDS", s.Default)
@@ -140,15 +143,32 @@ func (s Simulation[S]) Check(t *testing.T) {
 	began := time.Now()
 	var children sync.WaitGroup
 	step := uint64(runtime.GOMAXPROCS(0))
+	failed := make([][]failure, step)
 	for k := range step {
-		children.Go(func() { s.parent(t, first+k, first+count, step) })
+		children.Go(func() { failed[k] = s.parent(t, first+k, first+count, step) })
 	}
 	children.Wait()
 	t.Logf("%d seeds from %d in %v", count, first, time.Since(began).Round(time.Millisecond))
+	s.shrink(t, slices.Concat(failed...))
 }
 
-// parent runs seeds in a process of its own, with one processor.
-func (s Simulation[S]) parent(t *testing.T, first, end, step uint64) {
+// one runs one seed, with its trace.
+func (s Simulation[S]) one(t *testing.T, seed uint64) {
+	faults := s.faults(t)
+	var r Result[S]
+	j := newJudge()
+	defer close(j.ask)
+	inBubble(t, func() { r = s.run(seed, faults, os.Stderr, j) })
+	t.Logf("trace %016x, %+v", r.Hash, r.Stats)
+	t.Logf("%d faults of %d drawn: %v", faults.count(), faults.drawn, faults.done)
+	if r.Violation != nil {
+		t.Error(r.Violation)
+		s.shrink(t, []failure{{seed, classOf(r.Violation.Error())}})
+	}
+}
+
+// parent runs seeds in a process of its own, with one processor. It returns those that fail.
+func (s Simulation[S]) parent(t *testing.T, first, end, step uint64) (failed []failure) {
 	progress := filepath.Join(t.TempDir(), "seed")
 	cmd := exec.Command(os.Args[0], "-test.run", "^"+s.Test+"$", "-test.v", "-test.timeout", "0")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d,%d,%d,%s", childVariable, first, end, step, progress))
@@ -159,7 +179,15 @@ func (s Simulation[S]) parent(t *testing.T, first, end, step uint64) {
 	if err != nil && !strings.Contains(text, "TOTAL ") { // a panic
 		seed, _ := os.ReadFile(progress)
 		t.Errorf("seed %s ends the process: %s\n%s", seed, s.again(string(seed)), text)
-		return
+		if n, err := strconv.ParseUint(string(seed), 10, 64); err == nil {
+			failed = append(failed, failure{n, classEnds})
+		}
+	}
+	for _, one := range heard(text) {
+		failed = append(failed, failure{one.Seed, classOf(one.Violation)})
+	}
+	if !strings.Contains(text, "TOTAL ") {
+		return failed
 	}
 	show := false
 	for line := range strings.Lines(text) {
@@ -173,10 +201,11 @@ func (s Simulation[S]) parent(t *testing.T, first, end, step uint64) {
 	if err != nil {
 		t.Error("some seeds fail")
 	}
+	return failed
 }
 
 func (s Simulation[S]) again(seed string) string {
-	return fmt.Sprintf("MQ_SIM_SEED=%s go test -v -run %s %s", seed, s.Test, s.Folder)
+	return fmt.Sprintf("MQ_SIM_SEED=%s go test -v -run '^%s$' %s", seed, s.Test, s.Folder)
 }
 
 // child runs the seeds that its parent asks for.
@@ -187,9 +216,10 @@ func (s Simulation[S]) child(t *testing.T) {
 		t.Fatal(err)
 	}
 	var total S
-	failed := 0
-	var under, done atomic.Uint64
-	go watch(&under, &done, s.again)
+	failed, ran := 0, 0
+	done := make(map[string]int) // faults
+	var under, ended atomic.Uint64
+	go watch(&under, &ended, s.again)
 	j := newJudge()
 	defer close(j.ask)
 	inBubble(t, func() {
@@ -198,11 +228,17 @@ func (s Simulation[S]) child(t *testing.T) {
 				t.Fatal(err)
 			}
 			under.Store(seed)
-			r := s.run(seed, nil, j)
-			done.Add(1)
+			faults := s.faults(t)
+			r := s.run(seed, faults, nil, j)
+			ended.Add(1)
+			ran++
 			s.Add(&total, &r.Stats)
+			for kind, n := range faults.done {
+				done[kind] += n
+			}
 			if r.Violation != nil {
 				failed++
+				tell(t, seed, r.Violation, faults)
 				t.Errorf("SEED %d: %v    %s", seed, r.Violation, s.again(fmt.Sprint(seed)))
 			}
 			if (seed-first)/step%s.Collect == s.Collect-1 {
@@ -211,6 +247,14 @@ func (s Simulation[S]) child(t *testing.T) {
 		}
 	})
 	t.Logf("TOTAL %d failed, %+v", failed, total)
+	report.Count(t, "seeds", int64(ran))
+	report.Count(t, "seeds that fail", int64(failed))
+	for kind, n := range done {
+		report.Count(t, "fault "+kind, int64(n))
+	}
+	for what, n := range s.Counts(&total) {
+		report.Count(t, what, int64(n))
+	}
 	if s.Missed != nil && failed == 0 && (end-first)/step >= many {
 		if what := s.Missed(&total); what != "" {
 			t.Errorf("SEED %d and all others do not cover %s", first, what)
@@ -249,7 +293,7 @@ func (s Simulation[S]) Repeats(t *testing.T, n uint64) {
 					t.Errorf("seed %d gave the traces %016x", seed, hashes)
 					break
 				}
-				hash := s.Run(seed, nil).Hash
+				hash := s.Run(seed, s.faults(t), nil).Hash
 				again = slices.Contains(hashes, hash)
 				hashes = append(hashes, hash)
 			}
