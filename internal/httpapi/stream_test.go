@@ -104,7 +104,7 @@ func TestStream(t *testing.T) {
 			kinds := make(chan string, 1)
 			s := start(t, func(c *Config) {
 				// Shorter than the test: a stream must not be under the deadlines of a request.
-				c.TLS, c.HeaderTimeout, c.IdleTimeout, c.TransferTimeout = config, 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+				c.TLS, c.HeaderTimeout, c.IdleTimeout, c.TransferTimeout = config, 400*time.Millisecond, 400*time.Millisecond, 400*time.Millisecond
 				withStream(func(conn net.Conn) {
 					kinds <- fmt.Sprintf("%T", conn)
 					buf := make([]byte, 64<<10)
