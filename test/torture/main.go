@@ -52,7 +52,7 @@ func parse(args []string, stderr io.Writer) (o options, ok bool) {
 	flags.SetOutput(stderr)
 	flags.BoolVar(&o.short, "short", false, "one round of the size that every change must pass")
 	flags.Float64Var(&o.hours, "hours", 0, "rounds with new seeds until so many hours are up; 0 for one round")
-	flags.Uint64Var(&o.seed, "seed", 0, "of everything random; 0 for a new one")
+	flags.Uint64Var(&o.seed, "seed", 0, "of everything random; 0 for a new one, with -short always the same: what fails then is due to the change")
 	flags.StringVar(&o.only, "only", "", "scenarios or groups, with commas between them; default: all")
 	flags.StringVar(&o.folder, "report", "torture-report", "folder of the report and of all output")
 	flags.BoolVar(&o.keepGoing, "keep-going", false, "go on after a scenario that failed")
@@ -65,7 +65,9 @@ func parse(args []string, stderr io.Writer) (o options, ok bool) {
 		fmt.Fprintln(stderr, "torture: -short and -hours exclude each other, and there are no arguments")
 		return o, false
 	}
-	if o.seed == 0 {
+	if o.seed == 0 && o.short {
+		o.seed = 1
+	} else if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano()) / 1000
 	}
 	return o, true

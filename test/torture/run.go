@@ -313,7 +313,7 @@ func runMutations(r *round, s scenario) (out result) {
 		return result{Error: err.Error()}
 	}
 	defer log.Close()
-	m, err := mutation.Run(r.ctx, mutation.Config{Wide: r.opts.hours >= wideFrom, Log: log})
+	m, err := mutation.Run(r.ctx, mutation.Config{Wide: r.opts.hours >= wideFrom && r.opts.only == s.name, Log: log})
 	if err != nil {
 		out.Error = err.Error()
 	}
@@ -331,5 +331,5 @@ func runMutations(r *round, s scenario) (out result) {
 	return out
 }
 
-// wideFrom is how many hours a run must have for all tests that could notice a fault, not only the quickest.
+// wideFrom is how many hours a run of nothing but these must have for all tests that could notice a fault, not only the quickest.
 const wideFrom = 4
