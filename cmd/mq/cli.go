@@ -98,7 +98,12 @@ func run(ctx context.Context, args []string, std streams) (status int) {
 		fmt.Fprintf(std.err, "mq: %s (see mq --help)\n", plain(err.Error()))
 		return 2
 	}
-	fmt.Fprintf(std.err, "mq: %s\n", plain(err.Error()))
+	var refused *client.Error
+	hint := ""
+	if errors.As(err, &refused) && refused.Code == client.ErrUnauthenticated {
+		hint = " (mq sends what --client-token-file, --admin-token-file, MQ_CLIENT_TOKEN or MQ_ADMIN_TOKEN gives)"
+	}
+	fmt.Fprintf(std.err, "mq: %s%s\n", plain(err.Error()), hint)
 	return 1
 }
 

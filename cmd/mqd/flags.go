@@ -5,8 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -82,7 +84,10 @@ func parseFlags(args []string, lookupEnv func(string) (string, bool), stderr io.
 	f.DurationVar(&o.requestIDWindow, "request-id-window", node.DefaultRequestIDWindow, "how long request ids are remembered at least")
 	f.Int64Var(&o.segmentBytes, "segment-bytes", node.DefaultSegmentBytes, "size of the log's segment files")
 	f.Int64Var(&o.snapshotBytes, "snapshot-bytes", node.DefaultSnapshotBytes, "take a snapshot after so many bytes of log")
-	f.DurationVar(&o.retention, "retention", 0, "how long records are kept, 168h for a week, of topics that have no such setting of their own; 0 for ever")
+	f.Func("retention", "how `long` records are kept, such as 12h or 7d, of topics that have no such setting of their own; 0, the default, for ever", func(text string) (err error) {
+		o.retention, err = parseDays(text)
+		return err
+	})
 	f.Int64Var(&o.retentionBytes, "retention-bytes", 0, "how many bytes of keys and values are kept in each such topic; 0 for all")
 	f.Int64Var(&o.retentionRecords, "retention-records", 0, "how many records are kept in each such topic; 0 for all")
 	f.DurationVar(&o.scrubWithin, "scrub-within", node.DefaultScrubWithin, "how long it may take to read the whole log again to find damage, at least 1m; a node that is in no cluster begins so often")
@@ -244,4 +249,21 @@ func checkToken(from, token string) error {
 		}
 	}
 	return nil
+}
+
+// parseDays reads a duration as Go writes it, or a number of days or weeks: 90m, 7d, 2w.
+func parseDays(text string) (time.Duration, error) {
+	const day = 24 * time.Hour
+	for unit, length := range map[string]time.Duration{"d": day, "w": 7 * day} {
+		if number, ok := strings.CutSuffix(text, unit); ok {
+			if n, err := strconv.ParseUint(number, 10, 31); err == nil && n <= uint64(math.MaxInt64/length) {
+				return time.Duration(n) * length, nil
+			}
+		}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, errors.New("want a number with a unit, such as 90m, 12h, 7d or 2w")
+	}
+	return d, nil
 }

@@ -56,3 +56,12 @@ func lockFolder(name string) (*os.File, error) {
 	}
 	return nil, fmt.Errorf("lock the data folder: %w", err)
 }
+
+// inMemory reports whether a folder is on a file system in memory, where a sync does nothing.
+func inMemory(name string) bool {
+	var s unix.Statfs_t
+	if unix.Statfs(name, &s) != nil {
+		return false
+	}
+	return s.Type == unix.TMPFS_MAGIC || s.Type == unix.RAMFS_MAGIC
+}

@@ -8,19 +8,34 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
+// flushMax is how long the end of the process waits for a reader of standard error.
+const flushMax = time.Second
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Whoever reads standard error may go away: no reason to end.
+	signal.Ignore(syscall.SIGPIPE)
+	stops := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		stops = append(stops, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), stops...)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stderr)
+	out := newStderr(os.Stderr)
+	code := run(ctx, os.Args[1:], os.LookupEnv, out)
 	stop()
+	out.flush(flushMax)
 	os.Exit(code)
 }
 
 // endAtOnce is called when a bug of ours came up in the middle of the broker's work. Locks may be held for
 // ever; what was acknowledged is safe on the disk, and a new process reads it back.
-func endAtOnce(stderr io.Writer, bug any) {
-	fmt.Fprintf(stderr, "mqd: stopped by a bug: %v\n", bug)
+func endAtOnce(to io.Writer, bug any) {
+	fmt.Fprintf(to, "mqd: stopped by a bug: %v\n", bug)
+	if s, ok := to.(*stderr); ok {
+		s.flush(flushMax)
+	}
 	os.Exit(exitFailure)
 }

@@ -40,7 +40,11 @@ func (o *options) checkRole(given map[string]bool) error {
 	case roleStandalone:
 		for _, name := range []string{"replication-token", "replication-token-file", "replica-timeout", "tls-ca"} {
 			if given[name] {
-				return usageError("-%s is for -role leader and -role follower", name)
+				roles := "-role leader and -role follower"
+				if name == "tls-ca" {
+					roles = "-role leader, -role follower and -role cluster"
+				}
+				return usageError("-%s is for %s", name, roles)
 			}
 		}
 	case roleLeader, roleFollower:

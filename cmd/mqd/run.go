@@ -100,6 +100,9 @@ func serve(ctx context.Context, o *options, lookupEnv func(string) (string, bool
 		return err
 	}
 	defer folder.Close()
+	if inMemory(o.data) {
+		logger.Warn("the data folder is in memory: nothing survives the machine", "data", o.data)
+	}
 	fsys, err := vfs.Open(o.data)
 	if err != nil {
 		return fmt.Errorf("open the data folder: %w", err)

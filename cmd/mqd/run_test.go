@@ -100,7 +100,8 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"-snapshot-bytes", "1"}, nil, "-snapshot-bytes"},
 		{[]string{"-retention", "1us"}, nil, "-retention 1µs"},
 		{[]string{"-retention", "-1h"}, nil, "-retention"},
-		{[]string{"-retention", "forever"}, nil, "retention"},
+		{[]string{"-retention", "forever"}, nil, "12h, 7d or 2w"},
+		{[]string{"-retention", "99999999999d"}, nil, "12h, 7d or 2w"},
 		{[]string{"-retention-bytes", "-1"}, nil, "-retention-bytes"},
 		{[]string{"-retention-bytes", "9007199254740992"}, nil, "-retention-bytes"},
 		{[]string{"-retention-records", "-1"}, nil, "-retention-records"},
@@ -139,6 +140,9 @@ func TestRetentionFlags(t *testing.T) {
 			want fact.Retention
 		}{
 			{"", fact.Retention{}},
+			{"-retention 7d", fact.Retention{MS: 168 * 3600 * 1000}},
+			{"-retention 2w", fact.Retention{MS: 14 * 24 * 3600 * 1000}},
+			{"-retention 0", fact.Retention{}},
 			{"-retention 168h -retention-bytes 1000000 -retention-records 7", fact.Retention{MS: 168 * 3600 * 1000, Bytes: 1000000, Records: 7}},
 			{"-retention 1ms", fact.Retention{MS: 1}},
 		} {

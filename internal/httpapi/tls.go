@@ -33,7 +33,7 @@ type stamp struct {
 }
 
 // LoadTLS returns the TLS configuration of a listener with the given certificate and key. When the files
-// change, new connections get the new pair within seconds. A pair that cannot be used is logged, and the
+// change, new connections get the new pair within seconds. A pair that cannot be used, or has expired, is logged, and the
 // old one stays. Only HTTP/1.1 is offered, in TLS 1.2 and above.
 func LoadTLS(certFile, keyFile string, logger *slog.Logger) (*tls.Config, error) {
 	c := &certificate{certFile: certFile, keyFile: keyFile, logger: logger}
@@ -54,6 +54,9 @@ func (c *certificate) first(now time.Time) (err error) {
 	}
 	c.current, err = c.load()
 	c.checked, c.bad = now, c.seen
+	if err == nil && now.After(c.current.Leaf.NotAfter) { // another clock may be wrong: clients decide
+		c.logger.Warn("the certificate has expired: clients will refuse it", "file", c.certFile, "not_after", c.current.Leaf.NotAfter)
+	}
 	return err
 }
 
@@ -75,6 +78,9 @@ func (c *certificate) get(now time.Time) *tls.Certificate {
 		var fresh *tls.Certificate
 		if err == nil {
 			fresh, err = c.load()
+		}
+		if err == nil && now.After(fresh.Leaf.NotAfter) {
+			err = fmt.Errorf("%s has expired at %v", c.certFile, fresh.Leaf.NotAfter)
 		}
 		if err != nil {
 			c.bad = seen

@@ -209,6 +209,30 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// TestExpired: an expired pair is not put in the place of the old one; one that is there at the start is told of.
+func TestExpired(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writePair(t, certFile, keyFile, 1)
+	later := time.Now().Add(2 * time.Hour)
+	log := &syncBuffer{}
+	c := &certificate{certFile: certFile, keyFile: keyFile, logger: slog.New(slog.NewTextHandler(log, nil))}
+	if err := c.first(time.Now()); err != nil || log.String() != "" {
+		t.Fatal(err, log)
+	}
+	writePair(t, certFile, keyFile, 2)
+	stamp := time.Now().Add(time.Minute)
+	os.Chtimes(certFile, stamp, stamp)
+	if got := c.get(later).Leaf.SerialNumber.Int64(); got != 1 || !strings.Contains(log.String(), "has expired") {
+		t.Errorf("certificate %d, %s", got, log)
+	}
+	log = &syncBuffer{}
+	c = &certificate{certFile: certFile, keyFile: keyFile, logger: slog.New(slog.NewTextHandler(log, nil))}
+	if err := c.first(later); err != nil || !strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("an expired pair at the start: %v %s", err, log)
+	}
+}
+
 // TestReloadServed checks over the network that GetCertificate is what a client gets.
 func TestReloadServed(t *testing.T) {
 	s, _, _ := startTLS(t)

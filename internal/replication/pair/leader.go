@@ -334,7 +334,7 @@ func (r *Leader) run() {
 	for {
 		link, err := r.cfg.Dial(ctx)
 		if err != nil {
-			err = fmt.Errorf("it cannot be reached: %w", err)
+			err = fmt.Errorf("the follower cannot be reached: %w", err)
 		} else {
 			var streamed bool
 			streamed, err = r.hold(link)

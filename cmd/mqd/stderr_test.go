@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A reader that stands still holds up nobody. What it misses is counted.
+func TestStderrWithoutReader(t *testing.T) {
+	for name, line := range map[string]string{"text": "level=INFO %d %s\n", "json": `{"n":%d,"text":"%s"}` + "\n"} {
+		t.Run(name, func(t *testing.T) {
+			r, w := io.Pipe()
+			s := newStderr(w)
+			const lines = 300
+			for i := range lines { // three times what waits at most; the test would hang
+				fmt.Fprintf(s, line, i, strings.Repeat("x", 10<<10))
+			}
+			s.flush(10 * time.Millisecond)
+			in := bufio.NewReader(r)
+			got, lost := 0, 0
+			for got+lost < lines {
+				text, err := in.ReadString('\n')
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch {
+				case strings.Contains(text, "are lost"):
+					n, err := strconv.Atoi(regexp.MustCompile(`lines"?[=:](\d+)`).FindStringSubmatch(text)[1])
+					if err != nil {
+						t.Fatalf("%s: %v", text, err)
+					}
+					lost = n
+					if strings.HasPrefix(text, "{") != (name == "json") {
+						t.Errorf("another form: %s", text)
+					}
+				case lost > 0:
+					t.Errorf("after the lost ones comes %.60s", text)
+				default:
+					got++
+				}
+			}
+			if got == 0 || lost == 0 || got+lost != lines {
+				t.Errorf("%d lines came, %d were lost", got, lost)
+			}
+			fmt.Fprintf(s, line, lines, "last")
+			if text, err := in.ReadString('\n'); err != nil || !strings.Contains(text, "last") {
+				t.Errorf("%q %v", text, err)
+			}
+			s.flush(time.Minute)
+			r.Close()
+			fmt.Fprintf(s, line, lines, "nobody hears it")
+			s.flush(time.Minute)
+		})
+	}
+}
+
+// The process itself: it goes on without a reader, and stops cleanly on SIGHUP, but not where that is ignored.
+func TestSignals(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "mqd")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, c := range []struct {
+		name   string
+		before string // of mqd, in the shell
+		close  bool   // the reader goes away
+		signal []syscall.Signal
+		want   string
+	}{
+		{"hangup", "", false, []syscall.Signal{syscall.SIGHUP}, "msg=stopped"},
+		{"nohup", "trap '' HUP; ", false, []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM}, "msg=stopped"},
+		{"no reader", "", true, []syscall.Signal{syscall.SIGTERM}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			data := filepath.Join(t.TempDir(), "data")
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			cmd := exec.Command("sh", "-c", c.before+"exec "+binary+" -listen 127.0.0.1:0 -data "+data)
+			cmd.Stderr = w
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer cmd.Process.Kill()
+			w.Close()
+			in := bufio.NewReader(r)
+			var said bytes.Buffer
+			for !strings.Contains(said.String(), "msg=serving") {
+				text, err := in.ReadString('\n')
+				if said.WriteString(text); err != nil {
+					t.Fatalf("%v: %s", err, said.String())
+				}
+			}
+			if c.close {
+				r.Close()
+			}
+			for i, s := range c.signal {
+				if err := cmd.Process.Signal(s); err != nil {
+					t.Fatalf("signal %d: %v", i, err) // it has ended
+				}
+			}
+			if !c.close {
+				rest, err := io.ReadAll(in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				said.Write(rest)
+			}
+			err = cmd.Wait()
+			if err != nil || !strings.Contains(said.String(), c.want) {
+				t.Errorf("%v: %s", err, said.String())
+			}
+			if _, err := os.Stat(filepath.Join(data, "clean.json")); err != nil {
+				t.Errorf("no clean stop: %v", err)
+			}
+			if n := strings.Count(said.String(), "msg=stopping"); !c.close && n != 1 {
+				t.Errorf("it stopped %d times", n)
+			}
+		})
+	}
+}
