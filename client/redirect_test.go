@@ -187,6 +187,19 @@ func TestTokenSentBack(t *testing.T) {
 	}
 }
 
+// TestTokenIsAWord: a token that is a word of the contract, or of a node's name, spoils no answer.
+func TestTokenIsAWord(t *testing.T) {
+	for _, token := range []string{"leader", "unavailable", "message", "outcome_unknown", "127.0.0.1"} {
+		f := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) {
+			say(w, 503, `{"code":"unavailable","message":"no quorum","leader":"http://`+r.Host+`","outcome_unknown":true}`)
+		})
+		_, err := publish(quick(t, Config{Token: token, Retry: Retry{For: -1}}, f), PublishOptions{})
+		if e := asError(t, err); e.Code != ErrUnavailable || e.Message != "no quorum" || e.Leader != f.URL || !e.Unknown {
+			t.Errorf("%s: %+v", token, *e)
+		}
+	}
+}
+
 // TestPasswordInNoError: a URL with a password is refused, and not repeated.
 func TestPasswordInNoError(t *testing.T) {
 	for _, url := range []string{"http://u:canary@localhost:1", "http://u:canary@[::1", "http://u:canary/x@h", "http://u:can%zzary@h", "u:canary@h", "http://u:canary@h:x"} {

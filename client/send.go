@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -113,9 +114,12 @@ func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 // explain fills failed from an answer whose status is not 200, and returns where a redirect leads.
 func (c *Client) explain(call *call, response *http.Response, answer []byte, failed *Error) (target int) {
 	failed.RetryAfter = retryAfter(response.Header.Get("Retry-After"), time.Now())
-	answer = []byte(c.scrub(string(answer)))
+	// What is shown is scrubbed, not the answer: a token may be a word of it, such as "leader", and may be escaped in it.
 	e := parseError(answer)
-	e.Message, e.Field, e.Leader = c.scrub(e.Message), c.scrub(e.Field), c.scrub(e.Leader) // some may have been escaped
+	e.Message, e.Field = c.scrub(e.Message), c.scrub(e.Field)
+	if !c.isNode(e.Leader) {
+		e.Leader = c.scrub(e.Leader)
+	}
 	failed.Code, failed.Message, failed.Field, failed.Leader = Code(e.Code), e.Message, e.Field, e.Leader
 	failed.StartOffset, failed.EndOffset = e.StartOffset, e.EndOffset
 	failed.FirstOffset, failed.LastOffset, failed.RestoredEnd = e.FirstOffset, e.LastOffset, e.RestoredEnd
@@ -128,7 +132,7 @@ func (c *Client) explain(call *call, response *http.Response, answer []byte, fai
 		// before it gave up, whatever its status means elsewhere.
 		*failed = Error{
 			Operation: failed.Operation, Node: failed.Node, RequestID: failed.RequestID, Status: failed.Status,
-			RetryAfter: failed.RetryAfter, Code: ErrBadAnswer, Message: notFromBroker(response, answer),
+			RetryAfter: failed.RetryAfter, Code: ErrBadAnswer, Message: notFromBroker(response, []byte(c.scrub(string(answer)))),
 		}
 	}
 	failed.Unknown = call.writes && (says != saysNotDone || e.OutcomeUnknown)
@@ -225,6 +229,12 @@ func (c *Client) scrub(text string) string {
 		}
 	}
 	return text
+}
+
+// isNode reports whether text is the URL of a configured node and nothing more: then a token in it is a coincidence.
+func (c *Client) isNode(text string) bool {
+	text = strings.TrimSuffix(text, "/")
+	return slices.ContainsFunc(c.nodes, func(n node) bool { return n.url == text })
 }
 
 // notFromBroker describes an answer that is no error of the contract.

@@ -30,21 +30,22 @@ func memoryLimit(read func(name string) ([]byte, error)) int64 {
 		if len(parts) != 3 {
 			continue
 		}
-		root, name := "", ""
+		root, names := "", []string(nil)
 		switch {
 		case parts[0] == "0" && parts[1] == "":
-			root, name = "/sys/fs/cgroup", "memory.max"
+			// Above memory.high nothing is killed, but the kernel holds everything up.
+			root, names = "/sys/fs/cgroup", []string{"memory.max", "memory.high"}
 		case parts[1] == "memory":
-			root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
-		default:
-			continue
+			root, names = "/sys/fs/cgroup/memory", []string{"memory.limit_in_bytes"}
 		}
 		// A group is bounded by those above it, too. In a container the path may be that of the host; then what is mounted
 		// at the root is our group.
 		for at := path.Clean("/" + parts[2]); ; at = path.Dir(at) {
-			if text, err := read(path.Join(root, at, name)); err == nil {
-				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
-					limit = min(limit, n)
+			for _, name := range names {
+				if text, err := read(path.Join(root, at, name)); err == nil {
+					if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
+						limit = min(limit, n)
+					}
 				}
 			}
 			if at == "/" {

@@ -20,6 +20,9 @@ func TestMemoryLimit(t *testing.T) {
 		"version 2, the lower one counts": {map[string]string{
 			"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/memory.max": "1000\n", "/sys/fs/cgroup/a/memory.max": "2000\n",
 		}, 1000},
+		"version 2, from where on it is held up": {map[string]string{
+			"/proc/self/cgroup": "0::/a\n", "/sys/fs/cgroup/a/memory.max": "max\n", "/sys/fs/cgroup/a/memory.high": "3000\n",
+		}, 3000},
 		"version 2, in a container": {map[string]string{
 			"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": "5000\n",
 		}, 5000},

@@ -65,9 +65,11 @@ func (c *call) readBody(sh *shape) *apiError {
 				return bodyError(err)
 			}
 		}
+		waits := time.Now()
 		if !c.takeForBody(room, size) {
 			return errBusy
 		}
+		began = began.Add(time.Since(waits)) // what was our doing is not held against the client
 		bigger := append(getBuffer(room), buf...)
 		if c.big != nil {
 			putBuffer(c.big)

@@ -275,19 +275,22 @@ func (c *conn) alive() bool {
 // peerClosed reports whether the peer of a socket has closed its side, or reset the connection. It sees that
 // also behind data that nobody has read yet, such as the farewell of TLS or a pipelined request, where a
 // peek at the data would not.
-func peerClosed(fd uintptr) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+func peerClosed(fd uintptr) bool { return polled(fd, unix.POLLRDHUP) }
+
+// polled reports whether one of the events, or an end of the connection, has come to a socket.
+func polled(fd uintptr, events int16) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
 	for {
 		n, err := unix.Poll(p, 0)
 		if err != unix.EINTR {
-			return err == nil && n > 0 && p[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+			return err == nil && n > 0 && p[0].Revents&(events|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
 		}
 	}
 }
 
-// awaitBytes waits until n bytes have come that nobody has read, until the client closes its side, or until the given
-// time. Nothing is held for them meanwhile but what the kernel has. Through TLS it does not wait: how much of what comes
-// is content is not known.
+// awaitBytes waits until n bytes have come that nobody has read, until the kernel has no room for more, until the client
+// closes its side, or until the given time. Nothing is held for them meanwhile but what the kernel has. Through TLS it does
+// not wait: how much of what comes is content is not known.
 func (c *conn) awaitBytes(n int, until time.Time) error {
 	sc, ok := c.raw.(syscall.Conn)
 	if n <= 0 || !ok || c.Conn != c.raw {
@@ -297,21 +300,32 @@ func (c *conn) awaitBytes(n int, until time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := c.raw.SetReadDeadline(until); err != nil {
+	lowat := func(n int) (err error) {
+		if e := rc.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) }); e != nil {
+			return e
+		}
 		return err
 	}
-	c.readArmed = until
-	lowat := func(n int) {
-		// An error leaves it as it is: then we are woken more often.
-		_ = rc.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) })
-	}
-	lowat(n)
-	defer lowat(1)
-	woken := 0
-	return rc.Read(func(fd uintptr) bool {
+	there := false // mostly it is
+	err = rc.Control(func(fd uintptr) {
 		have, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
-		woken++
-		// Woken with fewer bytes once more after a wake that may be an old one: the kernel has no room for more.
-		return err != nil || have >= n || woken > 2 || peerClosed(fd)
+		there = err != nil || have >= n
 	})
+	if err != nil || there || lowat(n) != nil {
+		return err
+	}
+	defer lowat(1)
+	for {
+		if err := c.raw.SetReadDeadline(until); err != nil {
+			return err
+		}
+		c.readArmed = until
+		// A wake may be an old one, so the kernel is asked. It alone knows when no more fits: its buffer may be smaller than
+		// n, or it may be short of memory. It says "readable" then, and may have said so for the last time.
+		err := rc.Read(func(fd uintptr) bool { return polled(fd, unix.POLLIN|unix.POLLRDHUP) })
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(until) {
+			return err
+		}
+		// A stop took the connection for an idle one.
+	}
 }

@@ -113,6 +113,69 @@ func TestBodyComesInPieces(t *testing.T) {
 	}
 }
 
+// TestBodyAndFewBuffers: a body is read also where the kernel has less room than awaitBytes would like to see filled.
+func TestBodyAndFewBuffers(t *testing.T) {
+	for _, buffer := range []int{2 << 10, 8 << 10, 16 << 10, 32 << 10} {
+		config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+			if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, buffer) }); e != nil {
+				return e
+			}
+			return err
+		}}
+		ln, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := startOn(t, ln)
+		for _, size := range []int{15 << 10, 45 << 10, api.MessageMax} {
+			for _, piece := range []int{1400, 16 << 10, 1 << 20} {
+				c := s.dial()
+				for rest := request1(api.PathPublish, string(benchBody(1, size))); rest != ""; {
+					n := min(piece, len(rest))
+					c.send(rest[:n])
+					rest = rest[n:]
+				}
+				if a := c.receive("POST"); a.status != 200 {
+					t.Errorf("a record of %d bytes in pieces of %d into a buffer of %d: %d %s", size, piece, buffer, a.status, a.body)
+				}
+				c.Close()
+			}
+		}
+	}
+}
+
+// TestAwaitSurvivesWake: a stop that takes a connection for an idle one, just before its body is awaited, ends no request.
+func TestAwaitSurvivesWake(t *testing.T) {
+	s := start(t)
+	body := string(benchBody(1, 45<<10))
+	request := request1(api.PathPublish, body)
+	c := s.dial()
+	c.send(request[:20<<10])
+	var own *conn
+	waitUntil(t, "its body is awaited", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for x := range s.conns {
+			if rc, err := x.raw.(syscall.Conn).SyscallConn(); err == nil {
+				rc.Control(func(fd uintptr) {
+					if v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT); err == nil && v > 1 {
+						own = x
+					}
+				})
+			}
+		}
+		return own != nil
+	})
+	for range 10 { // it may not have armed its own deadline yet
+		own.Conn.SetReadDeadline(past)
+		<-time.After(time.Millisecond)
+	}
+	c.send(request[20<<10:])
+	if a := c.receive("POST"); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
 // TestLargeBodiesLeaveRoomForOthers: who holds all memory for large bodies keeps no single record out.
 func TestLargeBodiesLeaveRoomForOthers(t *testing.T) {
 	s := start(t)

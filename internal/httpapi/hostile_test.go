@@ -10,6 +10,7 @@ import (
 
 	"example.com/mq/api"
 	"example.com/mq/internal/clock"
+	"example.com/mq/test/report"
 )
 
 // hostileBodies are not legal for any call, and most are not JSON.
@@ -131,7 +132,7 @@ func TestHostileBodies(t *testing.T) {
 	t.Cleanup(func() { b.Close() })
 	b.seed(t)
 	before := b.last(t)
-	calls := 0
+	calls, sent := 0, 0
 	for path, r := range s.routes {
 		if r.shape == nil {
 			continue
@@ -142,6 +143,7 @@ func TestHostileBodies(t *testing.T) {
 			if slices.Contains(legalFor[body], path) {
 				continue
 			}
+			sent++
 			c.send(request1(path, body, "Authorization", "Bearer "+fuzzAdmin, api.HeaderRaftToken, fuzzRaft))
 			a := c.receive("POST")
 			if !r.shape.records && len(body) > bodySmallMax {
@@ -165,6 +167,7 @@ func TestHostileBodies(t *testing.T) {
 			t.Fatalf("%s: the log has grown from entry %d to %d", path, before, after)
 		}
 	}
+	report.Count(t, "hostile bodies", int64(sent))
 	if calls < 19 {
 		t.Errorf("only %d calls", calls)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -13,16 +12,15 @@ import (
 )
 
 // listener hands out connections as *conn, in TLS where that is configured. It outlives what the operating
-// system refuses for a while (too many open files), and answers connections above the limit itself.
+// system refuses for a while (too many open files).
 type listener struct {
 	net.Listener
-	s        *Server
-	refusing chan struct{} // a place for each connection that is being refused
-	warned   time.Time
+	s      *Server
+	warned time.Time
 }
 
 func newListener(s *Server, ln net.Listener) *listener {
-	return &listener{Listener: ln, s: s, refusing: make(chan struct{}, 64)}
+	return &listener{Listener: ln, s: s}
 }
 
 // Accept returns the next connection that may be served.
@@ -42,13 +40,11 @@ func (l *listener) Accept() (net.Conn, error) {
 			wait = min(2*wait, time.Second)
 			continue
 		}
-		if c := l.admit(raw); c != nil {
-			return c, nil
-		}
+		return l.admit(raw), nil
 	}
 }
 
-// admit registers the connection, or refuses it and returns nil.
+// admit registers the connection.
 func (l *listener) admit(raw net.Conn) *conn {
 	outer := raw
 	if l.s.cfg.TLS != nil {
@@ -58,11 +54,7 @@ func (l *listener) admit(raw net.Conn) *conn {
 	if !l.s.register(c) {
 		l.warn("too many connections", "limit", l.s.cfg.ConnectionsMax)
 	}
-	if c.place == placeNone {
-		l.refuse(raw)
-		return nil
-	}
-	boundUnsent(raw)
+	setUnsent(raw, unsentMax)
 	if l.s.cfg.TLS != nil {
 		// The handshake happens in the first read, under its deadline; what it writes needs one too.
 		raw.SetWriteDeadline(time.Now().Add(l.s.cfg.HeaderTimeout))
@@ -70,11 +62,11 @@ func (l *listener) admit(raw net.Conn) *conn {
 	return c
 }
 
-// boundUnsent bounds what the kernel takes of an answer while the client does not. By itself it takes up to tcp_wmem, 4 MiB
+// setUnsent bounds what the kernel takes of an answer while the client does not. By itself it takes up to tcp_wmem, 4 MiB
 // and more: with a few hundred clients that ask for much and read nothing that is more memory than all of ours, it counts
 // where a container's memory is limited, and no budget of this package sees it. What is on its way to a client that
-// does read is not bounded, so the bound costs no speed.
-func boundUnsent(raw net.Conn) {
+// does read is not bounded, so the bound costs no speed. 0 is the kernel's own bound.
+func setUnsent(raw net.Conn, n int) {
 	sc, ok := raw.(syscall.Conn)
 	if !ok {
 		return
@@ -84,38 +76,7 @@ func boundUnsent(raw net.Conn) {
 		return
 	}
 	// An error means that the connection is no TCP, or is gone.
-	_ = rc.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMax) })
-}
-
-var refusal = func() []byte {
-	body := appendError(nil, errManyConnections)
-	head := "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n" +
-		"Connection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
-	return append([]byte(head), body...)
-}()
-
-// refuse answers 503 and closes, without holding up Accept. Under a flood it just closes.
-func (l *listener) refuse(raw net.Conn) {
-	select {
-	case l.refusing <- struct{}{}:
-	default:
-		raw.Close()
-		return
-	}
-	// It ends within two deadlines; nobody waits for it.
-	go func() {
-		defer func() { <-l.refusing }()
-		defer raw.Close()
-		if l.s.cfg.TLS != nil {
-			return // there is no plain answer before a handshake, and the handshake is what costs
-		}
-		raw.SetDeadline(time.Now().Add(lingerSilence))
-		if _, err := raw.Write(refusal); err != nil {
-			return
-		}
-		c := &conn{Conn: raw, raw: raw, s: l.s}
-		c.drain()
-	}()
+	_ = rc.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, n) })
 }
 
 // warn logs at most once a minute.

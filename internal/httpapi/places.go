@@ -12,10 +12,10 @@ import (
 type place uint8
 
 const (
-	placeNone    place = iota // it is refused
+	placeNone    place = iota // it has made room for another, and ends
 	placeClient               // one of Config.ConnectionsMax
 	placeReserve              // beyond them: it must show that it is not one of a client, or go
-	placeNode                 // it came from the reserve, and may stay (mayStay): it ends after this answer
+	placeNode                 // it came from the reserve, with the token of a node: it ends after this answer
 	placeStream               // it has switched protocols, and a stop closes it
 )
 
@@ -31,16 +31,15 @@ type places struct {
 	reserve []*conn // the oldest first
 }
 
-// register gives a new connection a place, if there is one: c.place tells which. It says no when those of clients are taken.
+// register gives a new connection a place: c.place tells which. It says no when those of clients are taken.
 func (s *Server) register(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	within := s.count.clients < s.cfg.ConnectionsMax
-	switch {
-	case within:
+	if within {
 		c.place = placeClient
 		s.count.clients++
-	default:
+	} else {
 		if len(s.count.reserve) >= reserveMax {
 			oldest := s.count.reserve[0]
 			s.count.reserve = slices.Delete(s.count.reserve, 0, 1)
@@ -99,15 +98,19 @@ var errManyConnections = &apiError{status: 503, code: api.CodeUnavailable,
 // mayStay says whether the request on a connection of the reserve may be served, and answers it otherwise: it is for a path of
 // the nodes, with the right token, or for one by which is watched how this node is: who is told nothing while clients
 // crowd would restart it. The connection ends after the answer, unless it becomes a stream: so nothing of the
-// reserve is held for longer than a request takes.
+// reserve is held for longer than a request takes. Who has no token of a node stays in the reserve until the end: else
+// anybody could hold more connections than there may be, by asking for health and being slow about it.
 func (s *Server) mayStay(ctx *fasthttp.RequestCtx, c *conn, r *route) bool {
 	known := !c.badLine && ctx.Request.Header.PeekCanonical(refusalKey) == nil
-	if !known || r == nil || !r.scope.isNode() && r.plain == nil || !s.move(c, placeNode) {
+	if !known || r == nil || !r.scope.isNode() && r.plain == nil {
 		writeError(ctx, errManyConnections)
 		c.closeAfter(ctx)
 		return false
 	}
-	c.deadline = time.Time{}
+	if r.scope.isNode() {
+		s.move(c, placeNode)
+		c.deadline = time.Time{}
+	}
 	ctx.SetConnectionClose()
 	return true
 }

@@ -219,6 +219,31 @@ func TestProbesGetIn(t *testing.T) {
 	}
 }
 
+// TestProbesAreBounded: who asks for health and is slow to end holds no connection beyond the reserve.
+func TestProbesAreBounded(t *testing.T) {
+	s := start(t, func(c *Config) { c.ConnectionsMax = 2 })
+	s.fillUp()
+	const length = 1 << 20 // more than is skipped: the connection lingers
+	for range 3 * reserveMax {
+		s.dial().send(fmt.Sprintf("GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", length, strings.Repeat("x", prefetchMax)))
+	}
+	c := s.dial()
+	c.send("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	if a := c.receive("GET"); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	s.counted()
+	s.mu.Lock()
+	for c := range s.conns {
+		if c.place == placeNode {
+			t.Error("a connection without a token counts as a node's")
+			break
+		}
+	}
+	s.mu.Unlock()
+	waitUntil(t, "they are within their limit", func() bool { return s.open() <= 2+reserveMax })
+}
+
 // TestPlacesUnderFire: clients, nodes and silent connections come and go at once; in the end all places are free again.
 func TestPlacesUnderFire(t *testing.T) {
 	s := start(t, withRaft(nil), func(c *Config) { c.ConnectionsMax = 8 })

@@ -138,6 +138,7 @@ func (s *Server) runStream(c *conn, buffered io.Reader, u *streamPath) {
 		return
 	}
 	setTCP(c.raw)
+	setUnsent(c.raw, 0) // as the kernel has it: nodes read what they asked for
 	plain := c.Conn
 	if len(early) > 0 {
 		plain = &earlyConn{Conn: plain, early: early}

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"example.com/mq/api"
 )
 
@@ -88,6 +90,28 @@ func (r *running) dialTLS() *raw {
 	r.t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(20 * time.Second))
 	return newRaw(r.t, c)
+}
+
+// TestStreamHasKernelsBuffers: what bounds the answers to clients does not slow down nodes.
+func TestStreamHasKernelsBuffers(t *testing.T) {
+	bounds := make(chan int, 1)
+	s := start(t, withStream(func(conn net.Conn) {
+		n := -1
+		if rc, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
+			rc.Control(func(fd uintptr) {
+				if v, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT); err == nil {
+					n = v
+				}
+			})
+		}
+		bounds <- n
+	}))
+	c := s.dial()
+	c.send(goodUpgrade)
+	c.switched()
+	if n := <-bounds; n != 0 {
+		t.Errorf("the kernel takes %d bytes ahead, want its own bound", n)
+	}
 }
 
 // TestStream: the connection is handed over as it is, bytes that came early are not lost, and it ends with Stream.

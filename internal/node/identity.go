@@ -98,7 +98,12 @@ func readIdentity(fsys vfs.FS) (*identity, error) {
 	if err := json.Unmarshal(text, &id); err != nil {
 		return nil, damaged(err)
 	}
-	if id.Format != identityFormat {
+	if format := id.Format; format != identityFormat {
+		// A file whose checksum is that of this format has lost the number, or its name, to rot: no other version wrote it.
+		if id.Format = identityFormat; id.Check == id.check() {
+			return nil, damaged(fmt.Sprintf("its checksum is that of format %d, and its format %d", identityFormat, format))
+		}
+		id.Format = format
 		return nil, fmt.Errorf("%s has format %d, this program knows %d: use the version of mqd that wrote it", identityFile, id.Format, identityFormat)
 	}
 	for i, text := range []string{id.LogID, id.NodeID} {

@@ -33,7 +33,8 @@ func NewGroup(t testing.TB, bytes int64) *Group {
 	if err := unix.Statfs(memoryRoot, &s); err != nil || s.Type != unix.CGROUP_SUPER_MAGIC {
 		process.Skip(t, memoryRoot+" is no cgroup of version 1")
 	}
-	dir, err := os.MkdirTemp(memoryRoot, "mq-crowd-")
+	sweep()
+	dir, err := os.MkdirTemp(memoryRoot, fmt.Sprintf("%s%d-", groupPrefix, os.Getpid()))
 	if err != nil {
 		process.Skip(t, fmt.Sprintf("a memory cgroup cannot be made: %v", err))
 	}
@@ -49,6 +50,20 @@ func NewGroup(t testing.TB, bytes int64) *Group {
 		}
 	}
 	return g
+}
+
+// groupPrefix begins the names of groups. The process that made one follows.
+const groupPrefix = "mq-crowd-"
+
+// sweep removes groups of tests that were killed.
+func sweep() {
+	dirs, _ := filepath.Glob(filepath.Join(memoryRoot, groupPrefix+"*")) // the pattern is right
+	for _, dir := range dirs {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), groupPrefix), "-")
+		if _, err := os.Stat(filepath.Join("/proc", pid)); errors.Is(err, fs.ErrNotExist) {
+			os.Remove(dir) // it fails if something still runs there
+		}
+	}
 }
 
 // remove removes the group. The kernel may take a moment to count the last process out.
@@ -68,14 +83,6 @@ func (g *Group) remove() error {
 // Wrap is for process.Config: the words of a command that moves itself into the group and becomes mqd.
 func (g *Group) Wrap() []string {
 	return []string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(g.dir, "cgroup.procs")}
-}
-
-// Take moves a process into the group. What it has allocated before does not count.
-func (g *Group) Take(pid int) error {
-	if err := os.WriteFile(filepath.Join(g.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-		return fmt.Errorf("move a process into a group: %w", err)
-	}
-	return nil
 }
 
 // Usage is what a group has used.

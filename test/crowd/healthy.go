@@ -20,10 +20,9 @@ import (
 // Healthy are clients that do nothing wrong: publishers with a fixed pace, readers that wait for what they publish, and
 // one that reads what is there, page by page.
 type Healthy struct {
-	url    string
-	client *http.Client
-	stop   context.CancelFunc
-	all    sync.WaitGroup
+	url  string
+	stop context.CancelFunc
+	all  sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	times  []time.Duration
@@ -41,18 +40,23 @@ var sizes = [publishersMax]int{100, 100, 1000, 100, 1000, 100, 4000, 100, 100, 1
 
 // NewHealthy starts 16 publishers and 4 readers.
 func NewHealthy(ctx context.Context, url, topic string) *Healthy {
-	h := &Healthy{url: url, client: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
-		MaxIdleConnsPerHost: 64,
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-	}}}
+	h := &Healthy{url: url}
 	ctx, h.stop = context.WithCancel(ctx)
+	begin := func(work func(via *http.Client)) {
+		// Each has a connection of its own, from before the crowd comes: who comes later may find no place.
+		via := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext}}
+		h.all.Go(func() {
+			defer via.CloseIdleConnections()
+			work(via)
+		})
+	}
 	for i, size := range sizes {
-		h.all.Go(func() { h.publish(ctx, i, size) })
+		begin(func(via *http.Client) { h.publish(ctx, via, i, size) })
 	}
 	for i := range 3 {
-		h.all.Go(func() { h.follow(ctx, i) })
+		begin(func(via *http.Client) { h.follow(ctx, via, i) })
 	}
-	h.all.Go(func() { h.read(ctx, topic) })
+	begin(func(via *http.Client) { h.read(ctx, via, topic) })
 	return h
 }
 
@@ -60,7 +64,6 @@ func NewHealthy(ctx context.Context, url, topic string) *Healthy {
 func (h *Healthy) Stop() {
 	h.stop()
 	h.all.Wait()
-	h.client.CloseIdleConnections()
 }
 
 // Take returns how long publishes and other requests have taken, and what failed, since the last Take.
@@ -73,7 +76,7 @@ func (h *Healthy) Take() (publishes, reads []time.Duration, failed []string) {
 }
 
 // publish keeps a pace. A publish that is late because the one before took long counts from when it was due.
-func (h *Healthy) publish(ctx context.Context, number, size int) {
+func (h *Healthy) publish(ctx context.Context, via *http.Client, number, size int) {
 	topic := fmt.Sprintf("healthy-%d", number%4)
 	body, err := json.Marshal(map[string]string{"topic": topic, "value": base64.StdEncoding.EncodeToString(make([]byte, size))})
 	if err != nil {
@@ -89,7 +92,7 @@ func (h *Healthy) publish(ctx context.Context, number, size int) {
 			return
 		case <-t.C:
 		}
-		if _, ok := h.call(ctx, api.PathPublish, body); ok {
+		if _, ok := h.call(ctx, via, api.PathPublish, body); ok {
 			h.took(&h.times, time.Since(due))
 		}
 		if due = due.Add(publishEvery); time.Since(due) > time.Second {
@@ -99,10 +102,10 @@ func (h *Healthy) publish(ctx context.Context, number, size int) {
 }
 
 // follow reads what is published, as it comes.
-func (h *Healthy) follow(ctx context.Context, number int) {
+func (h *Healthy) follow(ctx context.Context, via *http.Client, number int) {
 	next := uint64(0)
 	for ctx.Err() == nil {
-		page, ok := h.fetch(ctx, fmt.Sprintf(`{"topic":"healthy-%d","offset":%d,"wait_ms":2000}`, number, next))
+		page, ok := h.fetch(ctx, via, fmt.Sprintf(`{"topic":"healthy-%d","offset":%d,"wait_ms":2000}`, number, next))
 		if ok {
 			next = page.NextOffset
 		}
@@ -110,7 +113,7 @@ func (h *Healthy) follow(ctx context.Context, number int) {
 }
 
 // read reads what is there, from the beginning again and again, a page every 25 ms.
-func (h *Healthy) read(ctx context.Context, topic string) {
+func (h *Healthy) read(ctx context.Context, via *http.Client, topic string) {
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
 	for next := uint64(0); ; {
@@ -120,7 +123,7 @@ func (h *Healthy) read(ctx context.Context, topic string) {
 		case <-tick.C:
 		}
 		began := time.Now()
-		page, ok := h.fetch(ctx, fmt.Sprintf(`{"topic":%q,"offset":%d,"limit":100}`, topic, next))
+		page, ok := h.fetch(ctx, via, fmt.Sprintf(`{"topic":%q,"offset":%d,"limit":100}`, topic, next))
 		if !ok {
 			continue
 		}
@@ -137,8 +140,8 @@ type page struct {
 	EndOffset  uint64            `json:"end_offset"`
 }
 
-func (h *Healthy) fetch(ctx context.Context, body string) (p page, ok bool) {
-	answer, ok := h.call(ctx, api.PathFetch, []byte(body))
+func (h *Healthy) fetch(ctx context.Context, via *http.Client, body string) (p page, ok bool) {
+	answer, ok := h.call(ctx, via, api.PathFetch, []byte(body))
 	if !ok {
 		return p, false
 	}
@@ -150,12 +153,12 @@ func (h *Healthy) fetch(ctx context.Context, body string) (p page, ok bool) {
 }
 
 // call sends one request, once.
-func (h *Healthy) call(ctx context.Context, path string, body []byte) ([]byte, bool) {
+func (h *Healthy) call(ctx context.Context, via *http.Client, path string, body []byte) ([]byte, bool) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+path, bytes.NewReader(body))
 	if err != nil {
 		panic(err)
 	}
-	answer, err := h.client.Do(r)
+	answer, err := via.Do(r)
 	if err != nil {
 		h.failUnless(ctx, "%s, %d bytes: %v", path, len(body), err)
 		return nil, false

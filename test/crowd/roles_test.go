@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // TestStalledFollower: the follower of a pair stands still, publishers pile up at the leader, whose memory is bounded. They
@@ -35,19 +36,21 @@ func TestStalledFollower(t *testing.T) {
 
 // TestLostQuorum: the same for the leader of a cluster whose other nodes stand still. It gives up the lead.
 func TestLostQuorum(t *testing.T) {
-	g := NewGroup(t, memory)
-	c := process.NewCluster(t, process.Dir(t), 3)
+	var groups [3]*Group // they go after the nodes; each node fits itself into its own when it starts
+	for i := range groups {
+		groups[i] = NewGroup(t, memory)
+	}
+	c := process.NewCluster(t, process.Dir(t), len(groups))
+	for i, m := range c.Nodes {
+		m.Wrap = groups[i].Wrap()
+	}
 	c.Start()
 	leader := c.AwaitWhole(arriveMax)
-	// The one that leads is the one whose memory is bounded. A group bounds what is allocated from then on.
-	if err := g.Take(c.Nodes[leader].Process.PID); err != nil {
-		t.Fatal(err)
-	}
 	var others []*process.Process
 	for _, i := range c.Others(leader) {
 		others = append(others, c.Nodes[i].Process)
 	}
-	pileUp(t, c.Nodes[leader].Process, g, others...)
+	pileUp(t, c.Nodes[leader].Process, groups[leader], others...)
 }
 
 // pileUp has publishers pile up at p while the others stand still.
@@ -88,6 +91,9 @@ func pileUp(t *testing.T, p *process.Process, g *Group, others ...*process.Proce
 	all := rss + u.SocketPeak + u.KernelPeak
 	t.Logf("%d publishers piled up for %v: answers %v; writes again after %v; %d MiB at most (resident %d, buffers of sockets %d, kernel %d), %v",
 		each, stand, statuses, back.Round(time.Millisecond), all>>20, rss>>20, u.SocketPeak>>20, u.KernelPeak>>20, u)
+	report.Count(t, "publishers piled up", int64(each))
+	report.Figure(t, "memory at most, of 256", float64(all>>20), "MiB")
+	report.Figure(t, "writes again after", back.Seconds(), "s")
 	if all > memory || u.OOMKills > 0 {
 		t.Errorf("%d MiB in use at most, want %d; %v", all>>20, memory>>20, u)
 	}

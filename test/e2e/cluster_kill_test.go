@@ -121,7 +121,7 @@ func (k *clusterKiller) round(m clusterMishap, all bool) {
 	wait(k.dice, 60)
 	if k.churn {
 		linger(k.dice)
-		k.churned.add(k.Nodes[k.Leader(patience)].Process)
+		k.churned.add(k.Nodes[k.Leader(patience)].Process, k.load)
 	}
 	k.load.ForgetGap()
 	m.do(k)

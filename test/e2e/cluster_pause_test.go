@@ -78,9 +78,12 @@ func (c *cluster) pauseLeader(before, after *load.Load, pause time.Duration) (to
 	return took
 }
 
+// silentMax is how long no write may be taken while one follower is silent for 8 election timeouts. It tells going on from
+// waiting for that follower, also where the machine has much else to do; that nobody else leads is looked at apart from it.
+const silentMax = 5 * electionTimeout
+
 // TestClusterFollowerPause stops a follower under load: writes go on as if nothing had happened, and it catches up.
 func TestClusterFollowerPause(t *testing.T) {
-	const gapMax = time.Second
 	c := newCluster(t, 3, small...)
 	l := newLoad(load.Config{Seed: process.Seed(t)})
 	leader := c.startWhole()
@@ -93,7 +96,7 @@ func TestClusterFollowerPause(t *testing.T) {
 	if err := c.Nodes[follower].Process.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitAck(l, time.Now().Add(5*electionTimeout))
+	c.awaitAck(l, time.Now().Add(8*electionTimeout))
 	if err := c.Nodes[follower].Process.Resume(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +106,8 @@ func TestClusterFollowerPause(t *testing.T) {
 		t.Errorf("node %d leads, and node %d before", now, leader)
 	}
 	run.stop()
-	if gap > gapMax {
-		t.Errorf("no writes for %v, want at most %v", gap, gapMax)
+	if gap > silentMax {
+		t.Errorf("no writes for %v, want at most %v", gap, silentMax)
 	}
 	c.check(l)
 	c.finish(l)

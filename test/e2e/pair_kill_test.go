@@ -90,7 +90,7 @@ func (k *pairKiller) round(m mishap, all bool) {
 	k.pause(60)
 	if k.churn {
 		linger(k.dice)
-		k.churned.add(k.now())
+		k.churned.add(k.now(), k.load)
 	}
 	l.ForgetGap()
 	m.do(k)

@@ -18,6 +18,8 @@ const (
 	Start                  // a topic's start went back, or beyond what was asked for
 	Answer                 // an answer that makes no sense
 	kindEnd
+
+	Kinds = kindEnd // how many there are
 )
 
 func (k Kind) String() string {

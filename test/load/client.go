@@ -109,6 +109,7 @@ type Answer struct {
 	Start   uint64 // start_offset of an error, where there is one
 	First   uint64 // first_offset and last_offset of an error: the records that are damaged
 	Last    uint64
+	Began   time.Time     // before anything was sent
 	Took    time.Duration // until the answer was there
 	Err     error         // why there is no answer
 }
@@ -258,14 +259,14 @@ func (c *Client) post(ctx context.Context, url, path string, in, out any) Answer
 	r.Header.Set("Authorization", "Bearer "+process.AdminToken)
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return Answer{Outcome: Unknown, Took: time.Since(began), Err: err}
+		return Answer{Outcome: Unknown, Began: began, Took: time.Since(began), Err: err}
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	a := Answer{Status: answer.StatusCode, Took: time.Since(began)}
+	a := Answer{Status: answer.StatusCode, Began: began, Took: time.Since(began)}
 	if err != nil {
 		// A status without its whole answer is no answer.
-		return Answer{Outcome: Unknown, Took: a.Took, Err: err}
+		return Answer{Outcome: Unknown, Began: began, Took: a.Took, Err: err}
 	}
 	if a.Status == http.StatusOK {
 		if err := json.Unmarshal(text, out); err != nil {

@@ -25,6 +25,12 @@ const (
 	waitAfterKill = 5 * time.Second
 )
 
+// How a test may end but by its own verdict.
+const (
+	crashed  = "(crashed)"
+	timedOut = "(timed out)"
+)
+
 // outcome is what a check came to.
 type outcome struct {
 	failed []string      // tests, by name; of one that crashed, or did not end, too
@@ -36,11 +42,17 @@ type outcome struct {
 type goCommand struct {
 	root string
 	env  []string // further variables
+
+	giveWay bool // run it at the lowest priority
 }
 
 // command returns the go command with arguments. When ctx ends, it ends with all that it has started.
 func (g *goCommand) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", args...)
+	words := append([]string{"go"}, args...)
+	if g.giveWay {
+		words = append([]string{"nice", "-n", "19"}, words...)
+	}
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Dir = g.root
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		// What the caller asks of its own tests does not hold here, but what the machine must be able to.
@@ -55,7 +67,8 @@ func (g *goCommand) command(ctx context.Context, args ...string) *exec.Cmd {
 // run runs a check under an overlay; "" for none. dir is for files that it needs, and is the caller's to remove. first says
 // that one failing test is enough.
 func (g *goCommand) run(ctx context.Context, c *Check, overlay, dir string, first bool) (o outcome) {
-	own := goCommand{g.root, append(slices.Clone(g.env), c.Env...)}
+	own := *g
+	own.env = append(slices.Clone(g.env), c.Env...)
 	args := []string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + c.Timeout.String(), "-run=" + runExpression(c.Run)}
 	if overlay != "" {
 		args = append(args, "-overlay="+overlay)
@@ -194,13 +207,16 @@ func readResults(r io.Reader) *results {
 
 // judge returns the tests that failed, or why the run says nothing. ok says that the go command was content.
 func (s *results) judge(ok bool) ([]string, error) {
-	how := " (crashed)"
+	how := crashed
 	if bytes.Contains(s.testOutput, []byte("panic: test timed out after ")) {
-		how = " (timed out)"
+		how = timedOut
+	}
+	if len(s.open) > 0 && bytes.Contains(s.testOutput, []byte("\nsignal: killed\n")) {
+		return nil, errors.New("something has killed it: there may be too little memory")
 	}
 	for name := range s.open { // the process ended before the test did
 		delete(s.failed, name)
-		s.failed[name+how] = true
+		s.failed[name+" "+how] = true
 	}
 	failed := slices.Sorted(maps.Keys(s.failed))
 	switch {

@@ -5,9 +5,10 @@
 // replace in the code, and which tests are to notice. The checkout is never touched: the go command gets an overlay in
 // which a changed copy stands in for the file.
 //
-// A fault is caught when the changed code compiles and a test fails, crashes or does not come to its end. One that no
-// test notices has survived: a test is missing, or the fault is none. What does not compile, a text that is not exactly
-// once in its file, and a check that runs no test are errors of the list, so that it cannot rot.
+// A fault is caught when the changed code compiles and a test fails, crashes or does not come to its end, and the same test
+// passes without the fault: where it did not end in time, in half of that time. A fault that no test notices has survived:
+// a test is missing, or the fault is none. What does not compile, a text that is not exactly once in its file, a check that
+// runs no test, and one that is red without the fault are errors, so that the list cannot rot.
 //
 //	go run ./test/mutation/cmd              all faults, each by its quickest checks
 //	go run ./test/mutation/cmd -wide        each by all tests that could notice
@@ -61,7 +62,9 @@ type Check struct {
 }
 
 // timeoutDefault is how long a check may take before it counts as one that does not come to its end.
-const timeoutDefault = 60 * time.Second
+// It is generous: what it costs are faults that let a test hang, and a test that is slow because the machine has much else to
+// do must not count as one of those.
+const timeoutDefault = 3 * time.Minute
 
 // String returns the check as it stands in a file.
 func (c Check) String() string {

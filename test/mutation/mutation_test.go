@@ -109,8 +109,8 @@ func TestRun(t *testing.T) {
 	}
 	want := map[string]string{
 		"caught": "sum TestSum", "crash": "sum TestSum", "crash-beside": "sum TestSum (crashed)", "hangs": "sum TestSum (timed out)",
-		"environment": "sum TestEnvironment", "survives": "",
-		"no-compile": "it does not compile", "no-test": "it ran no test", "only-skipped": "all of its tests were skipped",
+		"survives": "", "environment": "TestEnvironment fails without the fault, too", "slow": "TestSlow (timed out) fails without the fault, too",
+		"killed": "something has killed it", "no-compile": "it does not compile", "no-test": "it ran no test", "only-skipped": "all of its tests were skipped",
 	}
 	for _, r := range report.Results {
 		w, ok := want[r.Name]
@@ -119,7 +119,7 @@ func TestRun(t *testing.T) {
 			continue
 		}
 		delete(want, r.Name)
-		bad := r.Name == "no-compile" || r.Name == "no-test" || r.Name == "only-skipped"
+		bad := slices.Contains([]string{"no-compile", "no-test", "only-skipped", "environment", "slow", "killed"}, r.Name)
 		switch {
 		case bad && (!strings.Contains(r.Err, w) || r.Survived || len(r.CaughtBy) > 0):
 			t.Errorf("%s: want the error %q, got %+v", r.Name, w, r)
@@ -133,7 +133,7 @@ func TestRun(t *testing.T) {
 	for name := range want {
 		t.Errorf("%s: no result", name)
 	}
-	if report.Caught != 5 || report.Survived != 1 || report.Errors != 3 || report.OK() {
+	if report.Caught != 4 || report.Survived != 1 || report.Errors != 6 || report.OK() {
 		t.Errorf("counted %d caught, %d survived, %d errors", report.Caught, report.Survived, report.Errors)
 	}
 	if after := tree(t, cfg.root); after != before {
@@ -250,7 +250,7 @@ func TestStale(t *testing.T) {
 	}
 	for what, list := range map[string][]Mutation{
 		"is 0 times":  edit("sum/sum.go", "	nothing of the kind\n", ""),
-		"is 5 times":  edit("sum/sum_test.go", "}\n", ""),
+		"is 7 times":  edit("sum/sum_test.go", "}\n", ""),
 		"is no Go":    edit("sum/sum.go", "	total := 0\n", "	total :=\n"),
 		"no such":     edit("sum/none.go", "	total := 0\n", ""),
 		"is 0  times": edit("sum/sum.go", "otal := 0\n", ""), // no whole line

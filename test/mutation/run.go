@@ -21,6 +21,8 @@ type Config struct {
 	Wide bool
 	// Parallel is how many checks run at a time. Default 2.
 	Parallel int
+	// GiveWay runs all at the lowest priority.
+	GiveWay bool
 	// Baseline runs each check once without a mutation before anything else: it must be green.
 	Baseline bool
 	// Log, if not nil, gets a line for each result as it comes.
@@ -40,7 +42,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r := &runner{cfg: cfg, gc: goCommand{root: cfg.root}, places: make(chan struct{}, cfg.Parallel)}
+	r := &runner{cfg: cfg, gc: goCommand{root: cfg.root, giveWay: cfg.GiveWay}, places: make(chan struct{}, cfg.Parallel)}
 	if cfg.Baseline {
 		if err := r.baseline(ctx, list); err != nil {
 			return Report{}, err
@@ -103,7 +105,8 @@ type runner struct {
 	gc     goCommand
 	places chan struct{} // holds a value for each check that runs
 
-	mu sync.Mutex // of cfg.Log
+	mu    sync.Mutex      // of cfg.Log, and guards what follows
+	green map[string]bool // checks that were seen green without a mutation
 }
 
 // enter waits until another check may run, and reports false when ctx ended before.
@@ -172,6 +175,9 @@ func (r *runner) judge(ctx context.Context, m *Mutation, result *Result) error {
 		if o.err != nil {
 			return o.err
 		}
+		if err := r.confirm(ctx, c, dir, o.failed, result); err != nil {
+			return err
+		}
 		for _, test := range o.failed {
 			name := strings.TrimPrefix(c.Package, "./") + " " + test
 			if !slices.Contains(result.CaughtBy, name) {
@@ -182,6 +188,46 @@ func (r *runner) judge(ctx context.Context, m *Mutation, result *Result) error {
 			break
 		}
 	}
+	return nil
+}
+
+// confirm sees that tests which fail with a mutation pass without it: else it is not the mutation that they notice, but the
+// machine. One that did not come to its end in time must do so in half of it.
+func (r *runner) confirm(ctx context.Context, c Check, dir string, failed []string, result *Result) error {
+	if len(failed) == 0 {
+		return nil
+	}
+	var names []string
+	for _, test := range failed {
+		name, how, _ := strings.Cut(test, " ")
+		names = append(names, name)
+		if how == timedOut {
+			c.Timeout /= 2
+		}
+	}
+	if !strings.Contains(c.Run, "/") { // subtests that are named stay named
+		c.Run = "^(" + strings.Join(names, "|") + ")$"
+	}
+	r.mu.Lock()
+	known := r.green[c.String()]
+	r.mu.Unlock()
+	if known {
+		return nil
+	}
+	o := r.gc.run(ctx, &c, "", dir, true)
+	result.CPUSeconds += o.cpu.Seconds()
+	switch {
+	case o.err != nil:
+		return fmt.Errorf("without the fault: %w", o.err)
+	case len(o.failed) > 0:
+		return fmt.Errorf("%s fails without the fault, too, in check %q", strings.Join(o.failed, ", "), c)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.green == nil {
+		r.green = make(map[string]bool)
+	}
+	r.green[c.String()] = true
 	return nil
 }
 
@@ -204,7 +250,7 @@ func (r *runner) baseline(ctx context.Context, list []Mutation) error {
 		running.Go(func() { // awaited below; ends with ctx
 			defer r.leave()
 			began := time.Now()
-			errs[i] = r.green(ctx, &all[i])
+			errs[i] = r.isGreen(ctx, &all[i])
 			r.logf("without a mutation: %s: %.1f s", all[i], time.Since(began).Seconds())
 		})
 	}
@@ -212,8 +258,8 @@ func (r *runner) baseline(ctx context.Context, list []Mutation) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// green runs a check without a mutation, and returns an error if it is not green.
-func (r *runner) green(ctx context.Context, c *Check) error {
+// isGreen runs a check without a mutation, and returns an error if it is not green.
+func (r *runner) isGreen(ctx context.Context, c *Check) error {
 	dir, err := os.MkdirTemp("", "mq-mutation-")
 	if err != nil {
 		return err

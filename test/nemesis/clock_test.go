@@ -102,8 +102,9 @@ func setClock(t *testing.T, file string, off time.Duration) {
 
 // jumps are how far a clock is off: forth and back, each once before any again.
 type jumps struct {
-	dice *rand.Rand
-	left []time.Duration
+	dice  *rand.Rand
+	left  []time.Duration
+	drawn int
 }
 
 func (j *jumps) next() time.Duration {
@@ -113,6 +114,7 @@ func (j *jumps) next() time.Duration {
 	}
 	off := j.left[0]
 	j.left = j.left[1:]
+	j.drawn++
 	return off
 }
 
@@ -190,6 +192,7 @@ func TestClockJumps(t *testing.T) {
 	if err := l.Err(); err != nil {
 		t.Error(err)
 	}
+	report.Count(t, "jumps of a clock", int64(off.drawn))
 	report.History(t, l.Checker.Report())
 	t.Logf("clock: %v, answers by status %v", l.Checker.Report(), l.Statuses())
 }
@@ -277,6 +280,7 @@ func TestClusterClockJumps(t *testing.T) {
 		wantJumped(t, times(t, g.Nodes[g.Leader(patience)].URL, topic))
 	}
 	g.finish()
+	report.Count(t, "jumps of a clock", int64(off.drawn))
 	report.History(t, g.load.Checker.Report())
 	t.Logf("clocks of a cluster: %v, answers by status %v", g.load.Checker.Report(), g.load.Statuses())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,12 +92,14 @@ func NeedFreeze() error {
 }
 
 // Freeze freezes processes by a control group of their own. Unlike Stop, no signal shows it and none ends it, SIGKILL
-// included, until Undo lets them go on.
+// included, until Undo lets them go on. A caller that is killed before leaves them frozen, and the next Freeze lets them
+// go on.
 func Freeze(pids ...int) (Undo, error) {
 	if err := NeedFreeze(); err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp(freezer, "mq-nemesis-")
+	thawForgotten()
+	dir, err := os.MkdirTemp(freezer, fmt.Sprintf("%s%d-", freezerPrefix, os.Getpid()))
 	if err != nil {
 		return nil, fmt.Errorf("freeze: %w", err)
 	}
@@ -130,6 +133,27 @@ func Freeze(pids ...int) (Undo, error) {
 		return nil, errors.Join(fmt.Errorf("freeze: %w", err), undo())
 	}
 	return undo, nil
+}
+
+// freezerPrefix begins the names of groups that are frozen. The process that made one follows.
+const freezerPrefix = "mq-nemesis-"
+
+// thawForgotten lets processes go on whose freezer has ended before it could.
+func thawForgotten() {
+	dirs, _ := filepath.Glob(filepath.Join(freezer, freezerPrefix+"*")) // the pattern is right
+	for _, dir := range dirs {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), freezerPrefix), "-")
+		if _, err := os.Stat(filepath.Join("/proc", pid)); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		// It is somebody else's who may be at it, too: errors do not matter.
+		_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
+		held, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		for pid := range strings.FieldsSeq(string(held)) {
+			_ = os.WriteFile(freezer+"/cgroup.procs", []byte(pid), 0)
+		}
+		_ = syscall.Rmdir(dir)
+	}
 }
 
 // until calls f until it returns no error, for so long at most.

@@ -12,6 +12,7 @@ import (
 
 	"example.com/mq/api"
 	"example.com/mq/test/process"
+	"example.com/mq/test/report"
 )
 
 // The tokens of the matrix. None is a part of another.
@@ -312,6 +313,8 @@ func (n *node) matrix(t *testing.T) {
 	if len(page.Topics) != 1 || page.Topics[0].Topic != "open" {
 		t.Errorf("%s: refused requests were done: there are %+v", n.name, page.Topics)
 	}
+	report.Count(t, "requests refused", int64(n.refusals))
+	report.Count(t, "requests let through", int64(n.permitted))
 	t.Logf("%s: %d requests refused, %d let through", n.name, n.refusals, n.permitted)
 	if n.refusals < 500 || n.permitted < 100 {
 		t.Errorf("%s: %d refusals and %d others are too few to prove anything", n.name, n.refusals, n.permitted)

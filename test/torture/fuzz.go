@@ -82,11 +82,13 @@ func runFuzz(r *round, s scenario) (out result) {
 }
 
 // fuzz fuzzes one target. Go calls it a failure, "context deadline exceeded" and nothing else, when the time ends while it
-// makes an interesting input smaller: that is tried again. An input that fails is always named.
+// makes an interesting input smaller: that is tried again. An input that fails is always named. On a machine with much else
+// to do the time may end before there was any input: that is tried again, too, for longer.
 func (r *round) fuzz(s scenario, t target, seconds int) (text string, inputs int64, cpu time.Duration, ok bool) {
-	for range 2 {
+	for try := range 4 {
 		var b bytes.Buffer
-		cmd := r.command(s.lane, t.dir, &b, t.binary, "-test.run", "^$", "-test.fuzz", "^"+t.name+"$", "-test.fuzztime", fmt.Sprintf("%ds", seconds),
+		before := inputs
+		cmd := r.command(s.lane, t.dir, &b, t.binary, "-test.run", "^$", "-test.fuzz", "^"+t.name+"$", "-test.fuzztime", fmt.Sprintf("%ds", seconds<<try),
 			"-test.fuzzminimizetime", "20x", "-test.parallel", "1", "-test.timeout", "10m",
 			"-test.fuzzcachedir", filepath.Join(r.work, "fuzz", strings.ReplaceAll(strings.TrimPrefix(t.pkg, "./"), "/", "-")))
 		err := cmd.Run()
@@ -98,8 +100,12 @@ func (r *round) fuzz(s scenario, t target, seconds int) (text string, inputs int
 			n, _ := strconv.ParseInt(all[len(all)-1][1], 10, 64) // of digits alone
 			inputs += n
 		}
-		if err == nil {
+		if err == nil && inputs > before {
 			return text, inputs, cpu, true
+		}
+		if err == nil {
+			text += "no input was tried\n"
+			continue
 		}
 		if failing.MatchString(b.String()) || !strings.Contains(b.String(), "context deadline exceeded") {
 			break

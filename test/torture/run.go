@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"example.com/mq/test/history"
 	"example.com/mq/test/mutation"
 	"example.com/mq/test/report"
 )
@@ -51,6 +52,7 @@ type result struct {
 	Kept       string           `json:"kept,omitempty"`    // a folder with what the tests left
 
 	mutations *mutation.Report
+	broken    map[string][]string // promises, by test, as far as its output tells
 }
 
 // bad tells whether the scenario failed.
@@ -203,7 +205,7 @@ func (r *round) tests(s scenario, binary string, seed uint64) (out result) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		out.read(reader, log)
+		out.read(r.ctx, reader, log)
 	}()
 	err = cmd.Run()
 	writer.Close()
@@ -218,6 +220,10 @@ func (r *round) tests(s scenario, binary string, seed uint64) (out result) {
 		out.Error = "no test ran"
 	}
 	out.hear(lines)
+	out.addBroken()
+	if idle := out.idle(s); len(idle) > 0 && out.Error == "" && len(out.Failed) == 0 && r.ctx.Err() == nil {
+		out.Error = "it proves nothing, for these are 0: " + strings.Join(idle, ", ")
+	}
 	for _, test := range out.Failed {
 		if !strings.Contains(test, "/") {
 			out.Again = append(out.Again, again(s, out.Variables, test))
@@ -231,7 +237,13 @@ func firstSeed(seed uint64) uint64 { return 1 + seed%1_000_000_000 }
 
 // again is the command that repeats a test.
 func again(s scenario, variables []string, test string) string {
-	words := append(slices.Clone(variables), "go test -count=1 -v -timeout 2h")
+	words := slices.Clone(variables)
+	for _, name := range []string{"MQ_MQD", "MQ_REQUIRE_ALL"} { // the caller's
+		if value := os.Getenv(name); value != "" {
+			words = append(words, name+"="+value)
+		}
+	}
+	words = append(words, "go test -count=1 -v -timeout 2h")
 	if s.tags != "" {
 		words = append(words, "-tags "+s.tags)
 	}
@@ -249,7 +261,7 @@ var counting = regexp.MustCompile(`acknowledged \d+, read \d+|\d+ seeds from \d+
 const summaryMax = 12
 
 // read takes in what the tests tell while they run.
-func (out *result) read(from io.Reader, log io.Writer) {
+func (out *result) read(ctx context.Context, from io.Reader, log io.Writer) {
 	lines := bufio.NewReader(from)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -260,7 +272,9 @@ func (out *result) read(from io.Reader, log io.Writer) {
 			log.Write(line) // of a process that shares the output
 		default:
 			io.WriteString(log, e.Output)
-			out.see(e)
+			if e.Action != "fail" || ctx.Err() == nil { // what is ended has not failed
+				out.see(e)
+			}
 		}
 		if err != nil {
 			return
@@ -269,6 +283,7 @@ func (out *result) read(from io.Reader, log io.Writer) {
 }
 
 func (out *result) see(e event) {
+	out.note(e)
 	switch {
 	case e.Test == "":
 	case e.Action == "pass":
@@ -279,6 +294,41 @@ func (out *result) see(e event) {
 		out.Skipped = append(out.Skipped, e.Test)
 	case e.Action == "output" && counting.MatchString(e.Output) && len(out.Summary) < summaryMax:
 		out.Summary = append(out.Summary, e.Test+": "+strings.TrimSpace(e.Output))
+	}
+}
+
+// historyLine is a line with what package history counts.
+var historyLine = regexp.MustCompile(`acknowledged \d+, read \d+(, lost \d+.*)`)
+
+// note takes in a line of output that counts violations.
+func (out *result) note(e event) {
+	match := historyLine.FindStringSubmatch(e.Output)
+	if match == nil {
+		return
+	}
+	var list []string
+	for k := range history.Kinds {
+		count := regexp.MustCompile(", (" + k.String() + " [1-9][0-9]*)").FindStringSubmatch(match[1])
+		if count != nil {
+			list = append(list, count[1])
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	if out.broken == nil {
+		out.broken = make(map[string][]string)
+	}
+	out.broken[e.Test] = list // the last line counts all
+}
+
+// addBroken adds what failed tests have printed of violations, and did not come to tell package report.
+func (out *result) addBroken() {
+	for _, test := range out.Failed {
+		told := slices.ContainsFunc(out.Violations, func(v string) bool { return strings.HasPrefix(v, test+": ") })
+		if list := out.broken[test]; len(list) > 0 && !told {
+			out.Violations = append(out.Violations, test+": "+strings.Join(list, ", "))
+		}
 	}
 }
 
@@ -305,6 +355,28 @@ func (out *result) hear(path string) {
 	}
 }
 
+// idle names what the scenario should have done, and has not: what was told with a count of 0, or, where a history is
+// checked, was not told.
+func (out *result) idle(s scenario) (list []string) {
+	if strings.Contains(s.checkers, byHistory) {
+		for _, what := range []string{"records acknowledged", "records read"} {
+			if out.Counts[what] == 0 {
+				list = append(list, what)
+			}
+		}
+	}
+	for what, n := range out.Counts {
+		if n == 0 && !slices.Contains(mayBeZero, what) && !slices.Contains(list, what) {
+			list = append(list, what)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// mayBeZero are the counts that tell of bad things.
+var mayBeZero = []string{"violations", "seeds that fail"}
+
 // runMutations has package mutation put faults into the code.
 func runMutations(r *round, s scenario) (out result) {
 	out.Output = r.prefix(s) + ".log"
@@ -313,7 +385,7 @@ func runMutations(r *round, s scenario) (out result) {
 		return result{Error: err.Error()}
 	}
 	defer log.Close()
-	m, err := mutation.Run(r.ctx, mutation.Config{Wide: r.opts.hours >= wideFrom && r.opts.only == s.name, Log: log})
+	m, err := mutation.Run(r.ctx, mutation.Config{Wide: r.opts.hours >= wideFrom && r.opts.only == s.name, GiveWay: s.lane == fills, Log: log})
 	if err != nil {
 		out.Error = err.Error()
 	}

@@ -139,9 +139,25 @@ func (s *summary) header(b *strings.Builder) {
 		{"length", (time.Duration(s.Seconds) * time.Second).String()},
 		{"run", strings.TrimSpace(s.Mode + " " + s.Only)},
 		{"seed", fmt.Sprint(s.Seed)},
+		{"the same again", "`" + s.command() + "`"},
 	} {
 		fmt.Fprintf(b, "| %s | %s |\n", line[0], cell(line[1]))
 	}
+}
+
+// command is what repeats the run.
+func (s *summary) command() string {
+	words := []string{"go run ./test/torture"}
+	if s.Mode == "short" {
+		words = append(words, "-short")
+	} else if hours, ok := strings.CutSuffix(s.Mode, " hours"); ok {
+		words = append(words, "-hours "+hours)
+	}
+	words = append(words, fmt.Sprintf("-seed %d", s.Seed))
+	if s.Only != "" {
+		words = append(words, "-only "+s.Only)
+	}
+	return strings.Join(words, " ")
 }
 
 // tried says what was tried, and how often.
@@ -188,6 +204,15 @@ func (s *summary) found(b *strings.Builder) {
 	}
 	if nothing {
 		fmt.Fprintf(b, "Nothing.\n")
+	}
+	for _, r := range s.Results {
+		if r.bad() && r.Output != "" {
+			fmt.Fprintf(b, "- %s: all of its output is in %s beside this file", r.Scenario, r.Output)
+			if r.Kept != "" {
+				fmt.Fprintf(b, ", and what it left in %s", r.Kept)
+			}
+			fmt.Fprintln(b)
+		}
 	}
 }
 

@@ -250,11 +250,12 @@ func code() []scenario {
 		{
 			name: "tokens", group: "security", what: "every route with every kind of token; secrets searched in all output", nemeses: "wrong tokens, odd headers",
 			checkers: "the expected status, no secret anywhere", guarantees: "G12", pkg: "./test/security", run: "^Test", seedless: true,
+			env: []string{"MQ_SECURITY_EACH=1"},
 		},
 		{
 			name: "mutations", group: "mutations", what: "deliberate faults in the code, of which each must be noticed by a test", nemeses: "mistakes of programmers",
 			checkers: "all tests", special: runMutations, seedless: true, once: true,
-			lane: alone,
+			lane: fills,
 		},
 	}
 }

@@ -90,7 +90,7 @@ func TestTable(t *testing.T) {
 
 // A test that is in no scenario is never tried for long; one that is in two is tried twice.
 func TestEveryTestIsInOneScenario(t *testing.T) {
-	for _, pkg := range []string{"./test/e2e", "./test/fault", "./test/soak", "./test/crowd"} {
+	for _, pkg := range []string{"./test/e2e", "./test/fault", "./test/soak", "./test/crowd", "./test/security"} {
 		for _, test := range testsOf(t, pkg) {
 			var in []string
 			for _, s := range table() {

@@ -85,6 +85,8 @@ func (t *torture) files(tt *testing.T) (md string, decoded summary) {
 }
 
 func TestRun(t *testing.T) {
+	t.Setenv("MQ_MQD", "")
+	t.Setenv("MQ_REQUIRE_ALL", "")
 	size := []size{{name: "MQ_SIZE", short: 5, long: 50}}
 	all := []scenario{
 		{name: "good", what: "what|that", run: "^TestPasses$", sizes: size},
@@ -92,6 +94,8 @@ func TestRun(t *testing.T) {
 		{name: "none", run: "^TestMissing$"},
 		{name: "skips", run: "^TestSkips$"},
 		{name: "exits", run: "^TestExits$"},
+		{name: "idle", run: "^TestIdle$", checkers: byHistory},
+		{name: "breaks", run: "^TestBreaks$"},
 	}
 	run := toyTorture(t, t.Context(), options{keepGoing: true}, all...)
 	run.rounds()
@@ -99,7 +103,7 @@ func TestRun(t *testing.T) {
 	if report.Passed || len(report.Results) != len(all) || len(report.Rows) != len(all) {
 		t.Fatalf("passed %v, %d results", report.Passed, len(report.Results))
 	}
-	good, bad, none, skips, exits := report.Results[0], report.Results[1], report.Results[2], report.Results[3], report.Results[4]
+	good, bad, none, skips, exits, idle, breaks := report.Results[0], report.Results[1], report.Results[2], report.Results[3], report.Results[4], report.Results[5], report.Results[6]
 	if good.bad() || good.Passed != 1 || good.Counts["kills"] != 1003 || len(good.Figures) != 1 || good.Kept != "" || len(good.Summary) != 1 {
 		t.Errorf("good: %+v", good)
 	}
@@ -123,6 +127,12 @@ func TestRun(t *testing.T) {
 	if !slices.Equal(exits.Failed, []string{"TestExits"}) {
 		t.Errorf("exits: %+v", exits)
 	}
+	if want := "it proves nothing, for these are 0: kills, records acknowledged"; idle.Error != want || idle.Passed != 1 {
+		t.Errorf("idle: %+v, want the error %q", idle, want)
+	}
+	if want := []string{"TestBreaks: lost 2, group offsets wrong 10"}; !slices.Equal(breaks.Violations, want) {
+		t.Errorf("breaks: %+v, want the violations %q", breaks, want)
+	}
 	log, err := os.ReadFile(filepath.Join(run.opts.folder, good.Output))
 	if want := "of MQ_SEED=" + strconv.FormatUint(derive(17, "good", 1), 10) + " and MQ_SIZE=5"; err != nil || !strings.Contains(string(log), want) {
 		t.Errorf("%v: %s, want %s", err, log, want)
@@ -130,6 +140,7 @@ func TestRun(t *testing.T) {
 	for _, want := range []string{
 		"# Torture: failed", "| seed | 17 |", `what\|that`, "kills 1,003", "| nothing |", "- bad: failed: TestFails\n", "- bad: TestFails: a record is lost\n",
 		"- skips: skipped: TestSkips\n", "**not run in full**", "| good | TestPasses: slowest start | 0.25 s |", "    " + wantAgain[1] + "\n",
+		"`go run ./test/torture -short -seed 17`", "- bad: all of its output is in 001-bad.log beside this file, and what it left in " + bad.Kept + "\n",
 	} {
 		if !strings.Contains(md, want) {
 			t.Errorf("the report lacks %q:\n%s", want, md)
@@ -174,7 +185,8 @@ func TestInterrupt(t *testing.T) {
 	}()
 	run.rounds()
 	md, report := run.files(t)
-	if report.Passed || !report.Interrupted || len(report.Results) != 1 || report.Results[0].Error != interrupted || !strings.HasPrefix(md, "# Torture: interrupted\n") {
+	if report.Passed || !report.Interrupted || len(report.Results) != 1 || report.Results[0].Error != interrupted || !strings.HasPrefix(md, "# Torture: interrupted\n") ||
+		len(report.Results[0].Failed) > 0 || len(report.Results[0].Again) > 0 {
 		t.Errorf("%+v\n%s", report, md)
 	}
 	b, err := os.ReadFile(pids)

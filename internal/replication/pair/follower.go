@@ -90,6 +90,7 @@ type Follower struct {
 	promising sync.Mutex // one change of the promise at a time, within a session; held across I/O
 
 	durable atomic.Uint64 // of the leader's log
+	placed  atomic.Bool   // the history of a full sync is in its place, whether that could be noted or not
 	// acked is when this node last acknowledged anything, by the clock's monotonic time: the lease that it gave
 	// runs from then at the latest.
 	acked atomic.Int64
@@ -445,6 +446,14 @@ func (s *following) refused(b []byte) error {
 func (s *following) welcome() error {
 	f := s.f
 	p := f.cfg.Promises.Promise()
+	if p.First != 0 && f.placed.Load() {
+		// There was no room to note that the log is whole. A leader that does not know it may ask for a new full sync, and the
+		// replica is in use.
+		if err := f.complete(true); err != nil {
+			return err
+		}
+		p = f.cfg.Promises.Promise()
+	}
 	w := welcome{Node: f.cfg.Self, Leader: p.Leader, LogID: hexID(f.cfg.Replica.LogID()), First: uint64(p.First)}
 	s.log = f.cfg.Replica.Log()
 	if s.log == nil {

@@ -136,7 +136,8 @@ type memPromises struct {
 	mu   sync.Mutex
 	kept Promise
 	made []Promise
-	err  error // of the next SetPromise
+	err  error                   // of the next SetPromise
+	full func(next Promise) bool // there is no room for this one
 }
 
 func (p *memPromises) Promise() Promise {
@@ -145,11 +146,21 @@ func (p *memPromises) Promise() Promise {
 	return p.kept
 }
 
+// room is there from now on.
+func (p *memPromises) room() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.full = nil
+}
+
 func (p *memPromises) SetPromise(next Promise) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
 		return p.err
+	}
+	if p.full != nil && p.full(next) {
+		return fmt.Errorf("%w on purpose", wal.ErrFull)
 	}
 	p.kept = next
 	p.made = append(p.made, next)

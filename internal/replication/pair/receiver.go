@@ -265,6 +265,7 @@ func (r *receiver) whole() error {
 	if err := f.cfg.Replica.Whole(); err != nil {
 		return f.broken(fmt.Errorf("complete the full sync: %w", err))
 	}
+	f.placed.Store(true)
 	if err := f.complete(true); err != nil {
 		return err
 	}

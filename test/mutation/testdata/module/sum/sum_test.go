@@ -3,7 +3,9 @@ package sum
 import (
 	"os"
 	"strconv"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestSum(t *testing.T) {
@@ -32,6 +34,21 @@ func TestParts(t *testing.T) {
 			t.Error("1 is not 1")
 		}
 	})
+}
+
+// TestSlow takes a second and more, with any code.
+func TestSlow(t *testing.T) {
+	if os.Getenv("MQ_TEST_WORD") == "slow" {
+		<-time.After(1300 * time.Millisecond)
+		Sum([]int{1})
+	}
+}
+
+func TestKilled(t *testing.T) {
+	if os.Getenv("MQ_TEST_WORD") == "killed" && Sum([]int{1}) != 1 {
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		<-make(chan bool)
+	}
 }
 
 func TestBlocks(t *testing.T) {

@@ -27,6 +27,19 @@ func TestFails(t *testing.T) {
 
 func TestSkips(t *testing.T) { t.Skip("not here") }
 
+// TestIdle tells of kills, and there were none.
+func TestIdle(t *testing.T) {
+	tell(`{"test":"TestIdle","kind":"count","what":"kills"}`)
+	tell(`{"test":"TestIdle","kind":"count","what":"violations"}`)
+	tell(`{"test":"TestIdle","kind":"count","what":"records read","count":2}`)
+}
+
+// TestBreaks ends before it tells what it has found.
+func TestBreaks(t *testing.T) {
+	t.Log("round 1: acknowledged 3, read 4, lost 0, reordered 0, group offsets wrong 0, answers by status map[200:3]")
+	t.Fatal("round 2: acknowledged 5, read 6, lost 2, reordered 0, group offsets wrong 10, answers by status map[200:5]")
+}
+
 func TestExits(t *testing.T) { os.Exit(3) }
 
 // TestHangs starts a process that outlives it unless its group is killed, and waits for it.
