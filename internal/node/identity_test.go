@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"example.com/mq/internal/vfs/memfs"
@@ -32,6 +33,32 @@ func TestEveryBitOfTheIdentity(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := readIdentity(fsys); !errors.As(err, new(*identityDamage)) {
+			t.Errorf("bit %d: %v", bit, err)
+		}
+	}
+}
+
+// The same for a pair's promise.
+func TestEveryBitOfThePromise(t *testing.T) {
+	text, err := promiseText{Format: promiseFormat, Epoch: 3, Leader: "000102030405060708090a0b0c0d0e0f", LeaseMS: 2500, WholeAt: 9}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bit := range len(text) * 8 {
+		rotten := append([]byte(nil), text...)
+		rotten[bit/8] ^= 1 << (bit % 8)
+		fsys := memfs.New()
+		f, err := fsys.Create(promiseFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt(rotten, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadPromises(fsys); err == nil || !strings.Contains(err.Error(), "is damaged") {
 			t.Errorf("bit %d: %v", bit, err)
 		}
 	}

@@ -79,7 +79,12 @@ func loadPromises(fsys vfs.FS) (*promises, error) {
 	if err := json.Unmarshal(text, &t); err != nil {
 		return nil, damaged(err)
 	}
-	if t.Format != promiseFormat {
+	if format := t.Format; format != promiseFormat {
+		// As with the identity: a checksum of this format was written by no other version.
+		if t.Format = promiseFormat; t.Check == t.check() {
+			return nil, damaged(fmt.Sprintf("its checksum is that of format %d, and its format %d", promiseFormat, format))
+		}
+		t.Format = format
 		return nil, fmt.Errorf("%s has format %d, this program knows %d: use the version of mqd that wrote it", promiseFile, t.Format, promiseFormat)
 	}
 	if canonical, err := t.encode(); err != nil || !bytes.Equal(text, canonical) {

@@ -96,7 +96,7 @@ func pairs() []scenario {
 		{
 			name: "pair-kill", group: "pair", what: "either node, or both, are killed; promotions, returns, full syncs", nemeses: "kill -9, promotion, empty folder",
 			checkers: byHistory + ", " + byLogs, guarantees: "G14 G16 G17 G18 G19", pkg: e2e, run: "^(TestPairKill|TestChurnPair)$",
-			sizes: []size{{name: "MQ_PAIR_ROUNDS", short: 16, long: 80}, {name: "MQ_CHURN_PAIR_ROUNDS", short: 3, long: 12}},
+			sizes: []size{{name: "MQ_PAIR_ROUNDS", short: 50, long: 80}, {name: "MQ_CHURN_PAIR_ROUNDS", short: 3, long: 12}},
 		},
 		{
 			name: "pair-pause", group: "pair", what: "a leader or a follower is stopped, replaced, and goes on", nemeses: "SIGSTOP, SIGCONT, promotion",
@@ -163,7 +163,7 @@ func clusters() []scenario {
 			name: "cluster-damage", group: "cluster", what: "folders are lost, old, or damaged, in sixteen ways; a node that was away for long",
 			nemeses: "wiped, old and foreign folders, flipped bits, missing and truncated files", checkers: byHistory + ", " + byLogs,
 			guarantees: "G26 G27 G31", pkg: e2e, run: "^(TestClusterDamage|TestClusterFarBehind)$",
-			sizes: []size{{name: "MQ_CLUSTER_DAMAGES", short: 10, long: 48}},
+			sizes: []size{{name: "MQ_CLUSTER_DAMAGES", short: 16, long: 48}},
 		},
 		{
 			name: "cluster-disk", group: "disk", what: "a leader's disk hangs, a follower's disk is slow", nemeses: "hung and slow syncs",
@@ -192,7 +192,7 @@ func disks() []scenario {
 			name: "disk-full", group: "disk", what: "a disk is filled, freed, and mqd is killed meanwhile; policies keep room; a full leader hands over",
 			nemeses: "ENOSPC, kill -9", checkers: byHistory, guarantees: "G9 G30", pkg: fault,
 			run:   "^(TestDiskFull|TestPolicyKeepsRoom|TestPolicyGivesRoom|TestClusterDiskFull)$",
-			sizes: []size{{name: "MQ_FULL_CYCLES", short: 10, long: 40}, {name: "MQ_FULL_MB", short: 60, long: 300}},
+			sizes: []size{{name: "MQ_FULL_CYCLES", short: 20, long: 40}, {name: "MQ_FULL_MB", short: 60, long: 300}},
 		},
 		{
 			name: "syscalls", group: "disk", what: "system calls of mqd fail, writes are short, connections are more than files",
@@ -227,7 +227,7 @@ func everything() []scenario {
 		{
 			name: "soak", group: "soak", what: "a broker that works under churn, with snapshots, backups and the scrubber", nemeses: "none",
 			checkers: byHistory + ", disk, memory, goroutines and files flat", guarantees: "G33 G34 G35 G36 G37", pkg: "./test/soak", run: "^TestSoak$",
-			sizes: []size{{name: "MQ_SOAK", short: 95, long: 180, unit: "s"}},
+			sizes: []size{{name: "MQ_SOAK", short: 120, long: 180, unit: "s"}},
 		},
 	}
 }
