@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -90,7 +92,13 @@ func TestSignals(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			cmd := exec.Command("sh", "-c", c.before+"exec "+binary+" -listen 127.0.0.1:0 -data "+data)
+			// Where this process ignores hangups, as under nohup, so would its children: those that are caught are not passed on.
+			caught := make(chan os.Signal, 1)
+			signal.Notify(caught, syscall.SIGHUP)
+			defer signal.Stop(caught)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, "sh", "-c", c.before+"exec "+binary+" -listen 127.0.0.1:0 -data "+data)
 			cmd.Stderr = w
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			if err := cmd.Start(); err != nil {
