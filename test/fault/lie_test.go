@@ -139,10 +139,13 @@ func TestClusterLyingDisk(t *testing.T) {
 		c.Start(liar)
 		c.AwaitWhole(patience)
 		awaitAck()
-		after, err := c.Nodes[liar].Process.RaftStatus()
-		if err != nil || after.Durable < before.Durable {
-			t.Errorf("the node is back with %+v, %v; it had %+v", after, err, before)
-		}
+		c.Await(patience, "the node has again what it had", func() string { // if it led, nobody but it knew, and it gets it as news
+			after, err := c.Nodes[liar].Process.RaftStatus()
+			if err != nil || after.Durable < before.Durable {
+				return fmt.Sprintf("the node is back with %+v, %v; it had %+v", after, err, before)
+			}
+			return ""
+		})
 		if err := l.Err(); err != nil {
 			t.Fatalf("%v\n%s", err, c.Said())
 		}
