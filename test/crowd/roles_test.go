@@ -59,7 +59,7 @@ func pileUp(t *testing.T, p *process.Process, g *Group, others ...*process.Proce
 	each := process.Count(t, "MQ_CROWD", 200)
 	stand := 5 * time.Second
 	if each >= 1000 {
-		stand = 30 * time.Second
+		stand = 15 * time.Second
 	}
 	publishUntilDone(t, p)
 	before := gauges(t, p)

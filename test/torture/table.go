@@ -25,7 +25,7 @@ func inMemory() []scenario {
 			name: "crash-states", group: "states", what: "every state that a power cut may leave of a node's folder, at any operation",
 			nemeses: "power cut, torn, lost and reordered writes, names and sizes", checkers: "acknowledged is there, refused is not, the node goes on",
 			guarantees: "G1 G4 G9 G23 G35", pkg: "./internal/node", run: "PowerCut",
-			sizes:    []size{{name: "MQ_CRASH_STATES", short: 2000, long: 10_000}},
+			sizes:    []size{{name: "MQ_CRASH_STATES", short: 1000, long: 10_000}},
 			seedless: true,
 			lane:     fills,
 		},
@@ -238,7 +238,7 @@ func code() []scenario {
 		{
 			name: "fuzz", group: "fuzz", what: "every decoder, and whole sessions, get input that changes at random", nemeses: "malformed input",
 			checkers: "no panic, bounded memory, encode and decode agree", guarantees: "G11 G13 G32", special: runFuzz, seedless: true,
-			sizes: []size{{name: secondsVariable, short: 3, long: 10}},
+			sizes: []size{{name: secondsVariable, short: 2, long: 10}},
 			lane:  fills,
 		},
 		{
