@@ -497,8 +497,12 @@ func (p *planner) snapshots() error {
 	return nil
 }
 
-// judge compares what goes with what stays.
+// judge compares what goes with what stays. It looks at all topics: what goes and cannot be read may be the only copy of
+// records of any.
 func (p *planner) judge() {
+	for id := range p.fold.Topics() {
+		p.topic([]byte(p.fold.TopicByID(state.TopicID(id)).Name))
+	}
 	for name, t := range p.topics {
 		end, _, _, _ := p.fold.Ended([]byte(name))
 		t.Records.fill(end)
