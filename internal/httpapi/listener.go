@@ -12,22 +12,24 @@ import (
 )
 
 // listener hands out connections as *conn, in TLS where that is configured. It outlives what the operating
-// system refuses for a while (too many open files).
+// system refuses for a while (too many open files). While all places are taken new connections wait at the door.
 type listener struct {
 	net.Listener
 	s      *Server
+	door   *door      // nil where there can be none
+	in     []net.Conn // have come through the door
 	warned time.Time
 }
 
 func newListener(s *Server, ln net.Listener) *listener {
-	return &listener{Listener: ln, s: s}
+	return &listener{Listener: ln, s: s, door: newDoor(s, ln)}
 }
 
 // Accept returns the next connection that may be served.
 func (l *listener) Accept() (net.Conn, error) {
 	wait := 5 * time.Millisecond
 	for {
-		raw, err := l.Listener.Accept()
+		raw, err := l.next()
 		if err != nil {
 			if l.s.stopping.Load() || errors.Is(err, net.ErrClosed) {
 				return nil, io.EOF // fasthttp takes this for a proper end
@@ -42,6 +44,38 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		return l.admit(raw), nil
 	}
+}
+
+// next waits for the next connection.
+func (l *listener) next() (net.Conn, error) {
+	for len(l.in) == 0 {
+		if l.door == nil || !l.door.stands() {
+			return l.Listener.Accept()
+		}
+		var err error
+		if l.in, err = l.door.turn(); l.door.refused {
+			l.door.refused = false
+			l.warn("too many connections", "limit", l.s.cfg.ConnectionsMax)
+		}
+		if err != nil && len(l.in) == 0 {
+			if !passing(err) {
+				l.leave()
+			}
+			return nil, err
+		}
+	}
+	raw := l.in[0]
+	l.in = l.in[1:]
+	return raw, nil
+}
+
+// leave sends away all that have not been handed out.
+func (l *listener) leave() {
+	l.door.close()
+	for _, c := range l.in {
+		c.Close()
+	}
+	l.in = nil
 }
 
 // admit registers the connection.

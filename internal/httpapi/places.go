@@ -54,6 +54,20 @@ func (s *Server) register(c *conn) bool {
 	return within
 }
 
+// freePlaces is how many clients may still come.
+func (s *Server) freePlaces() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.ConnectionsMax - s.count.clients
+}
+
+// reserveHasRoom reports whether a connection can come into the reserve without another having to go.
+func (s *Server) reserveHasRoom() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.count.reserve) < reserveMax
+}
+
 // unregister forgets a connection.
 func (s *Server) unregister(c *conn) {
 	s.mu.Lock()

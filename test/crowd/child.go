@@ -61,8 +61,8 @@ func Main(run func() int) int {
 // hereLine is what a crowd writes when all of it has connected once. Its report follows, at the end.
 const hereLine = "here"
 
-// giveWay has this process run after others. It stands for many machines that are not this one: what is to be measured is
-// what mqd does for them, and not what they do.
+// giveWay has this process run only while nobody else wants the processor (SCHED_IDLE). It stands for many machines that are
+// not this one: what is to be measured is what mqd does for them, and not what they do.
 func giveWay() error {
 	for range 2 { // a thread takes after the one that starts it: the second time finds those that came meanwhile
 		threads, err := os.ReadDir("/proc/self/task")
@@ -74,7 +74,8 @@ func giveWay() error {
 			if err != nil {
 				return err
 			}
-			if err := unix.Setpriority(unix.PRIO_PROCESS, id, 19); err != nil && !errors.Is(err, unix.ESRCH) {
+			a := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}
+			if err := unix.SchedSetAttr(id, &a, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("give way to others: %w", err)
 			}
 		}

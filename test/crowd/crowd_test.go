@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestCrowd(t *testing.T) {
 	})
 	p := node.StartReady()
 	fill(t, p, f.records)
-	f.surround(t, p, g)
+	f.surround(t, p, g, f.neighbour(t))
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
@@ -83,19 +84,35 @@ func fill(t *testing.T, p *process.Process, records int) {
 	}
 }
 
-// surround measures healthy clients with a crowd and without, in turn, and judges.
-func (f form) surround(t *testing.T, p *process.Process, g *Group) {
+// neighbour starts another broker, with as little memory, for the measurement of how long publishes take while the crowd is
+// around that one; it returns its address. It is empty where nothing is judged by it.
+func (f form) neighbour(t *testing.T) string {
+	t.Helper()
+	if !f.strict {
+		return ""
+	}
+	g := NewGroup(t, memory)
+	p := process.NewNode(t, process.Config{
+		Binary: process.Binary(t), Data: filepath.Join(process.Dir(t), "data"), Wrap: g.Wrap(),
+	}).StartReady()
+	fill(t, p, f.records)
+	return strings.TrimPrefix(p.URL, "http://")
+}
+
+// surround measures healthy clients with a crowd and without, in turn, and judges. With the address of another broker it also
+// measures them while the crowd is there: what that costs them is what the machine has to do for any crowd.
+func (f form) surround(t *testing.T, p *process.Process, g *Group, elsewhere string) {
 	t.Helper()
 	h := NewHealthy(t.Context(), p.URL, "much")
 	defer h.Stop()
 	wait(t, p, f.spell/3) // connections, code, caches
 	h.Take()
 	before := gauges(t, p)
-	calm, crowded, ratio := f.measure(t, p, g, h, before)
+	m := f.measure(t, p, g, h, before, elsewhere)
 	// The machine may have had something else to do in one of the spells: what mqd does, it does again.
-	for try := 1; f.strict && ratio > ratioMax && try < 3; try++ {
-		t.Logf("p99 %v with the crowd, %v without: %.2f times; once more", crowded.quantile(0.99), calm.quantile(0.99), ratio)
-		calm, crowded, ratio = f.measure(t, p, g, h, before)
+	for try := 1; f.strict && !m.good() && try < 3; try++ {
+		t.Logf("%v; once more", m)
+		m = f.measure(t, p, g, h, before, elsewhere)
 	}
 	u, err := g.Usage()
 	if err != nil {
@@ -116,62 +133,113 @@ func (f form) surround(t *testing.T, p *process.Process, g *Group) {
 	if u.OOMKills > 0 {
 		t.Errorf("%d processes were killed for want of memory", u.OOMKills)
 	}
-	t.Logf("p99 with the crowd / without: %.2f", ratio)
-	if f.strict && !(ratio <= ratioMax) { // it is no number when nothing was measured
-		t.Errorf("p99 %v with the crowd, %v without: %.2f times", crowded.quantile(0.99), calm.quantile(0.99), ratio)
+	t.Log(m)
+	if f.strict && !m.good() {
+		t.Errorf("%v: want at most %v times the worse of the others, and at most %v times that without", m, ratioMax, ratioCalmMax)
 	}
 	report.Count(t, "slow readers", int64(f.each))
 	report.Count(t, "slow writers", int64(f.each))
-	report.Count(t, "publishes measured", int64(len(calm.publishes)+len(crowded.publishes)))
-	report.Figure(t, "p99 of a publish without the crowd", milliseconds(calm.quantile(0.99)), "ms")
-	report.Figure(t, "p99 of a publish with the crowd", milliseconds(crowded.quantile(0.99)), "ms")
+	report.Count(t, "publishes measured", int64(len(m.calm.publishes)+len(m.crowded.publishes)))
+	report.Figure(t, "p99 of a publish without the crowd", milliseconds(m.calm.quantile(0.99)), "ms")
+	report.Figure(t, "p99 of a publish with the crowd", milliseconds(m.crowded.quantile(0.99)), "ms")
+	if elsewhere != "" {
+		report.Figure(t, "p99 of a publish with the crowd around another broker", milliseconds(m.elsewhere.quantile(0.99)), "ms")
+	}
 	report.Figure(t, "memory at most, of 256", float64(all>>20), "MiB")
 }
 
-// ratioMax is how much longer publishes may take in a crowd, at p99, before something has become worse. It is no promise: 2 is
-// wanted, and 3.4 to 4.2 is what two idle cores give that broker, crowd and clients share; docs/performance.md has the figures.
-const ratioMax = 8
+const (
+	// ratioMax is how much longer publishes may take in a crowd, at p99, than they do without one, or while the same crowd is
+	// around another broker of the same machine, whichever takes longer: crowd, clients and brokers share its processors, and
+	// what the crowd takes of them by being there is not of this broker's doing.
+	ratioMax = 2
+	// ratioCalmMax is how much longer they may take than without a crowd, whatever the machine does: before the door of
+	// package httpapi it was 3.4 to 4.5 on two idle cores.
+	ratioCalmMax = 5
+)
+
+// measured is how long publishes take without a crowd, in one, and while it is somewhere else.
+type measured struct{ calm, crowded, elsewhere spells }
+
+// good reports whether the ratios are within their bounds. They are no numbers when nothing was measured.
+func (m measured) good() bool {
+	here := float64(m.crowded.quantile(0.99))
+	calm, elsewhere := float64(m.calm.quantile(0.99)), float64(m.elsewhere.quantile(0.99))
+	return here/max(calm, elsewhere) <= ratioMax && here/calm <= ratioCalmMax
+}
+
+func (m measured) String() string {
+	calm, here, elsewhere := m.calm.quantile(0.99), m.crowded.quantile(0.99), m.elsewhere.quantile(0.99)
+	text := fmt.Sprintf("p99 %v without the crowd, %v with it, %.2f times", calm, here, float64(here)/float64(calm))
+	if elsewhere > 0 {
+		text += fmt.Sprintf("; %v while it is around another broker, %.2f times", elsewhere, float64(elsewhere)/float64(calm))
+	}
+	return text
+}
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
 
-// measure measures healthy clients without a crowd and with one, in turn, and how much longer publishes take then.
-func (f form) measure(t *testing.T, p *process.Process, g *Group, h *Healthy, before map[string]float64) (calm, crowded spells, ratio float64) {
+// measure measures healthy clients without a crowd, with it elsewhere, and with it here, in turn.
+func (f form) measure(t *testing.T, p *process.Process, g *Group, h *Healthy, before map[string]float64, elsewhere string) (m measured) {
 	t.Helper()
 	address := strings.TrimPrefix(p.URL, "http://")
 	for round := range f.spells {
+		plan := Plan{Address: address, Topic: "much", Quiet: "quiet", Readers: f.each, Writers: f.each, Flood: f.flood, Seed: uint64(round)}
 		wait(t, p, f.spell)
-		calm.add(h)
-		c := Start(t, Plan{Address: address, Topic: "much", Quiet: "quiet", Readers: f.each, Writers: f.each, Flood: f.flood, Seed: uint64(round)})
+		m.calm.add(h)
+		if elsewhere != "" {
+			there := plan
+			there.Address = elsewhere
+			short := f
+			short.spell /= 2
+			short.send(t, p, there, func() { m.elsewhere.add(h) })
+			awaitCalm(t, p, before)
+			h.Take()
+		}
 		began := time.Now()
-		if err := c.Here(arriveMax); err != nil {
-			t.Fatalf("%v\n%s", err, p.Stderr())
-		}
-		arrived := time.Since(began)
-		wait(t, p, max(f.spell-arrived, f.spell/2))
-		u, err := g.Usage()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("with the crowd, which was there after %v: %v, %s", arrived.Round(time.Millisecond), u, describe(gauges(t, p)))
-		crowded.add(h)
-		r, err := c.Stop()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("crowd: %v", r)
-		if r.Refused > 0 {
-			t.Errorf("%d connections were not made", r.Refused)
-		}
+		r := f.send(t, p, plan, func() {
+			u, err := g.Usage()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("with the crowd: %v, %s", u, describe(gauges(t, p)))
+			m.crowded.add(h)
+		})
 		f.judge(t, r, time.Since(began))
 		awaitCalm(t, p, before)
 		h.Take()
 	}
-	t.Logf("publish without the crowd: %v", calm)
-	t.Logf("publish with the crowd:    %v", crowded)
-	for _, s := range append(calm.failed, crowded.failed...) {
+	t.Logf("publish without the crowd: %v", m.calm)
+	if elsewhere != "" {
+		t.Logf("publish, the crowd around another broker: %v", m.elsewhere)
+	}
+	t.Logf("publish with the crowd:    %v", m.crowded)
+	for _, s := range slices.Concat(m.calm.failed, m.elsewhere.failed, m.crowded.failed) {
 		t.Errorf("failed: %s", s)
 	}
-	return calm, crowded, float64(crowded.quantile(0.99)) / float64(calm.quantile(0.99))
+	return m
+}
+
+// send sends a crowd for a spell, which ends with the call of look.
+func (f form) send(t *testing.T, p *process.Process, plan Plan, look func()) Report {
+	t.Helper()
+	c := Start(t, plan)
+	began := time.Now()
+	if err := c.Here(arriveMax); err != nil {
+		t.Fatalf("%v\n%s", err, p.Stderr())
+	}
+	arrived := time.Since(began)
+	wait(t, p, max(f.spell-arrived, f.spell/2))
+	look()
+	r, err := c.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the crowd was there after %v: %v", arrived.Round(time.Millisecond), r)
+	if r.Refused > 0 {
+		t.Errorf("%d connections were not made", r.Refused)
+	}
+	return r
 }
 
 // judge looks whether those who are slow were cut off, as documented.
