@@ -144,6 +144,7 @@ type Broker struct {
 	waiters waiters
 	dirty   chan struct{} // capacity 1: entries were committed since the last marker
 	led     chan struct{} // capacity 1: Lead was called
+	limits  chan struct{} // capacity 1: HoldToLimits was called
 	stop    chan struct{} // closed by Close
 	ending  chan struct{} // closed by EndWaits
 	endOnce sync.Once
@@ -166,7 +167,8 @@ func New(cfg Config) *Broker {
 		checkEvery: cfg.CheckEvery, checked: cfg.Checked,
 		state: cfg.State, notLeading: starting, lost: &lostError{starting},
 		large: make(chan struct{}, readLargeMax), dirty: make(chan struct{}, 1), led: make(chan struct{}, 1),
-		stop: make(chan struct{}), ending: make(chan struct{}),
+		limits: make(chan struct{}, 1),
+		stop:   make(chan struct{}), ending: make(chan struct{}),
 	}
 	if b.idle == 0 {
 		b.idle = 100 * time.Millisecond

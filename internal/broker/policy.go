@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// policyEvery is how often topics are held against their limits.
+	// policyEvery is how often topics are held against their limits, policyLeast how long after one pass the next may follow
+	// where HoldToLimits asks for it.
 	policyEvery = time.Second
+	policyLeast = policyEvery / 10
 	// policyReadMax is how long one pass may read the log. What is left over is looked at in the next one.
 	policyReadMax = policyEvery / 4
 	// policyWait is how long a topic is left alone whose records cannot be read now.
@@ -68,7 +70,7 @@ func (h *head) due(limitMS int64) int64 {
 // policyLoop runs until Close.
 func (b *Broker) policyLoop() {
 	p := &policy{b: b}
-	timer := b.clock.NewTimer(policyEvery)
+	timer := b.clock.NewTimer(policyLeast)
 	defer timer.Stop()
 	for {
 		select {
@@ -76,9 +78,25 @@ func (b *Broker) policyLoop() {
 		case <-b.stop:
 			return
 		}
+		timer.Reset(policyEvery - policyLeast)
+		select {
+		case <-timer.C():
+		case <-b.limits:
+		case <-b.stop:
+			return
+		}
 		b.lists.expire(b.clock.Monotonic())
 		p.pass()
-		timer.Reset(policyEvery)
+		timer.Reset(policyLeast)
+	}
+}
+
+// HoldToLimits has topics held against their limits soon, and not only once a second: much has been published. It does not
+// wait, and may be called often.
+func (b *Broker) HoldToLimits() {
+	select {
+	case b.limits <- struct{}{}:
+	default:
 	}
 }
 

@@ -454,6 +454,24 @@ func TestPolicyLoop(t *testing.T) {
 	}
 }
 
+// Much that was published in less than a second is held against the limits sooner.
+func TestPolicyIsHurried(t *testing.T) {
+	r := newRig(t, nil)
+	r.publishTen("a")
+	r.configure("a", Configure{RetentionRecords: limit(3)})
+	advanced := time.Duration(0) // never to when the next pass is due by itself
+	for deadline := time.Now().Add(10 * time.Second); r.topic("a").Start != 7; runtime.Gosched() {
+		if step := policyLeast / 10; advanced+step < policyEvery-policyLeast {
+			r.clock.Advance(step)
+			advanced += step
+		}
+		r.HoldToLimits()
+		if time.Now().After(deadline) {
+			t.Fatal("nothing happens")
+		}
+	}
+}
+
 // A topic that is deleted, or comes back, while a pass has it in hand is left alone.
 func TestPolicyOfDeletedTopic(t *testing.T) {
 	r := newRig(t, nil)

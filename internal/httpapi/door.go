@@ -76,7 +76,8 @@ func (d *door) stands() bool { return len(d.parked)+len(d.leaving) > 0 || d.s.fr
 // turn waits for the beat, takes new connections from the kernel, and looks at all that wait. It returns those that may come
 // in. An error is one of accept; those that wait go on waiting.
 func (d *door) turn() ([]net.Conn, error) {
-	time.Sleep(d.beat)
+	beat := time.NewTimer(d.beat)
+	<-beat.C // a stop shows in accept
 	now := time.Now()
 	came, err := d.accept(now)
 	d.beat = doorBeat

@@ -472,8 +472,15 @@ func TestDamageInADroppedSegment(t *testing.T) {
 }
 
 // TestDamageWhereOthersGoOn: a segment is damaged in which this node's log ended, before an entry that nobody else got, and
-// in which the logs of the others go on. No node has it as it is here: it is cut before the damage, and fetched.
+// in which the logs of the others go on; or the segment that it began with that entry is, and the others have none that
+// begins there. No node has it as it is here: it is cut before the damage, and fetched.
 func TestDamageWhereOthersGoOn(t *testing.T) {
+	for name, at := range map[string]int{"the segment before": 0, "the segment of its own": 1} {
+		t.Run(name, func(t *testing.T) { damageWhereOthersGoOn(t, at) })
+	}
+}
+
+func damageWhereOthersGoOn(t *testing.T, damaged int) {
 	c := newTrio(t)
 	c.start(0, 1, 2)
 	for i := range 5 {
@@ -492,20 +499,24 @@ func TestDamageWhereOthersGoOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := new(wal.Frames)
-	f.End(append(f.Begin(fact.KindAppended, 1), make([]byte, 60<<10)...))
-	if _, err := log.Append(f, entry.Term(state.Term), log.Last()); err != nil {
-		t.Fatal(err)
-	}
-	if err := log.Sync(); err != nil {
-		t.Fatal(err)
+	for _, size := range []int{60 << 10, 100, 100} {
+		f := new(wal.Frames)
+		f.End(append(f.Begin(fact.KindAppended, 1), make([]byte, size)...))
+		if _, err := log.Append(f, entry.Term(state.Term), log.Last()); err != nil {
+			t.Fatal(err)
+		}
+		if err := log.Sync(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	segments := log.Segments()
 	if err := log.Close(); err != nil || len(segments) != 2 {
 		t.Fatalf("%+v, %v", segments, err)
 	}
-	flipAt(t, c.disks[2], segmentFile(segments[0].First), 5000)
-	c.publish("more")
+	flipAt(t, c.disks[2], segmentFile(segments[damaged].First), 5000)
+	for i := range 8 { // more than it had
+		c.publish(fmt.Sprint("more ", i))
+	}
 	c.start(2)
 	c.awaitAll()
 	if now := c.node(2).store.state().NodeID; now == state.NodeID {

@@ -530,8 +530,8 @@ func (c *Cluster) fetchSegment(ctx context.Context, client catchup.Client, first
 }
 
 // repairEnd repairs the segment in which the log ends. Where good entries follow the damage, and a peer knows that they are
-// committed, it has the same bytes up to there. Else nobody knows how far the log reached: it is cut before the damage,
-// and the node heals.
+// committed, it has the same bytes up to there. Else nobody knows how far the log reached, or it went another way: it is cut
+// before the damage, and the node heals.
 func (c *Cluster) repairEnd(ctx context.Context, id entry.LogID, s *wal.SegmentSurvey) error {
 	begin := func(size int64) (*wal.Repair, error) { return wal.NewRepair(c.fs, logDir, id, s.First, size) }
 	if s.Resume != 0 && s.Err == nil {
@@ -544,7 +544,8 @@ func (c *Cluster) repairEnd(ctx context.Context, id entry.LogID, s *wal.SegmentS
 			}
 			errs = append(errs, fmt.Errorf("node %d: %w", from, err))
 		}
-		if !c.allAnswered(errs) {
+		// Whoever has these entries elsewhere knows that what this node has here was never committed.
+		if !errors.Is(errors.Join(errs...), errElsewhere) && !c.allAnswered(errs) {
 			return fmt.Errorf("the end of the log is damaged and cannot be fetched from any node now: %s", oneLine(errs))
 		}
 	}
@@ -579,6 +580,8 @@ func (c *Cluster) allAnswered(errs []error) bool {
 var (
 	errNotCommitted = errors.New("it does not know all of it to be committed")
 	errDropped      = errors.New("it has dropped that segment, since nothing in it lives")
+	// errElsewhere: committed segments are the same on all nodes, so a segment that is not among them is not committed.
+	errElsewhere = errors.New("it has committed these entries in another segment")
 )
 
 func (c *Cluster) repairEndFrom(ctx context.Context, from int, s *wal.SegmentSurvey, begin func(size int64) (*wal.Repair, error)) error {
@@ -611,7 +614,7 @@ func (c *Cluster) repairEndFrom(ctx context.Context, from int, s *wal.SegmentSur
 	if len(m.Segments) > 0 && m.Segments[0].First > s.First {
 		return errDropped
 	}
-	return errors.New("it has no such segment")
+	return errElsewhere
 }
 
 // bareLife is a life without a log.
