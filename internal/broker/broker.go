@@ -210,7 +210,8 @@ func (b *Broker) Start(role replication.Role) error {
 		}
 	}
 	b.marking.Go(b.markIdle) // ended and awaited by Close, as are the next ones
-	b.marking.Go(b.policyLoop)
+	policyTimer := b.clock.NewTimer(policyLeast)
+	b.marking.Go(func() { b.policyLoop(policyTimer) })
 	if b.checkEvery > 0 {
 		b.marking.Go(b.checkOften)
 	}

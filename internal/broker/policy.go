@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/mq/internal/clock"
 	"example.com/mq/internal/entry"
 	"example.com/mq/internal/fact"
 	"example.com/mq/internal/state"
@@ -67,10 +68,9 @@ func (h *head) due(limitMS int64) int64 {
 	return max(due, h.waitMS)
 }
 
-// policyLoop runs until Close.
-func (b *Broker) policyLoop() {
+// policyLoop runs until Close. The timer, which it takes over, ends the first policyLeast.
+func (b *Broker) policyLoop(timer clock.Timer) {
 	p := &policy{b: b}
-	timer := b.clock.NewTimer(policyLeast)
 	defer timer.Stop()
 	for {
 		select {

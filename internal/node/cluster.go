@@ -420,15 +420,8 @@ func (c *Cluster) openLife() (n *Node, fold *state.State, committed entry.Index,
 	id := *c.identity
 	c.identityMu.Unlock()
 	n = c.newLife(&id)
-	for _, dir := range []string{logDir, snapshotDir} {
-		if err := c.fs.Mkdir(dir); err != nil {
-			return nil, nil, 0, fmt.Errorf("make folder %s: %w", dir, err)
-		}
-	}
-	if !id.Ready {
-		if err := c.fs.SyncDir("."); err != nil {
-			return nil, nil, 0, fmt.Errorf("sync the data folder: %w", err)
-		}
+	if err := makeFolders(c.fs, id.Ready); err != nil {
+		return nil, nil, 0, err
 	}
 	fold, committed, err = n.load(false)
 	if err != nil {

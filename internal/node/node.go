@@ -230,18 +230,31 @@ func (n *Node) identify() (err error) {
 	return nil
 }
 
-// Recover brings the fold up to what is committed and begins to serve. It is called once. When it fails, no
-// entry was changed, and the node can only be closed.
-func (n *Node) Recover() error {
+// makeFolders makes the folders that a data folder has, if they are not there; ready says that they were once. What the process
+// before has named in them, and perhaps not synced, is durable then: a snapshot that is read must not be gone after the next
+// power cut, when segments may have gone since. (For the log, wal.Open does that.)
+func makeFolders(fsys vfs.FS, ready bool) error {
 	for _, dir := range []string{logDir, snapshotDir} {
-		if err := n.fs.Mkdir(dir); err != nil {
+		if err := fsys.Mkdir(dir); err != nil {
 			return fmt.Errorf("make folder %s: %w", dir, err)
 		}
 	}
-	if !n.identity.Ready {
-		if err := n.fs.SyncDir("."); err != nil {
+	if !ready {
+		if err := fsys.SyncDir("."); err != nil {
 			return fmt.Errorf("sync the data folder: %w", err)
 		}
+	}
+	if err := fsys.SyncDir(snapshotDir); err != nil {
+		return fmt.Errorf("sync folder %s: %w", snapshotDir, err)
+	}
+	return nil
+}
+
+// Recover brings the fold up to what is committed and begins to serve. It is called once. When it fails, no
+// entry was changed, and the node can only be closed.
+func (n *Node) Recover() error {
+	if err := makeFolders(n.fs, n.identity.Ready); err != nil {
+		return err
 	}
 	switch n.cfg.Role {
 	case Follower:

@@ -2,7 +2,9 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"path"
 	"testing"
 
 	"example.com/mq/internal/clock"
@@ -54,5 +56,39 @@ func TestNamesReadAreDurable(t *testing.T) {
 				t.Errorf("a start has found the file, and a power cut has taken it away: %v", err)
 			}
 		})
+	}
+}
+
+// TestSnapshotNamesReadAreDurable: the same for a snapshot that the process before has named, and had no time to make durable:
+// segments go because of it.
+func TestSnapshotNamesReadAreDurable(t *testing.T) {
+	disk := memfs.New()
+	n := openNode(t, disk)
+	for i := range 30 {
+		if _, err := n.Publish((&call{values: []string{fmt.Sprint(i)}}).request()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at, err := n.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := path.Join(snapshotDir, fmt.Sprintf("%020d.snap", uint64(at)))
+	if err := errors.Join(disk.Rename(name, name+".tmp"), disk.SyncDir(snapshotDir), disk.Rename(name+".tmp", name)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := disk.Crash(1, 0).FS.Size(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the name is durable already: %v", err)
+	}
+	n = openNode(t, disk)
+	defer n.Close()
+	if n.keeper.newest.Load() != uint64(at) {
+		t.Fatalf("the start has read the snapshot at %d, want %d", n.keeper.newest.Load(), at)
+	}
+	if _, err := disk.Crash(1, 0).FS.Size(name); err != nil {
+		t.Errorf("a start has read the snapshot, and a power cut has taken it away: %v", err)
 	}
 }

@@ -450,6 +450,9 @@ func (w *world) finish(o *op, how outcome, why string) {
 func (w *world) acknowledged(o *op) {
 	p := o.p
 	w.stats.acks++
+	if p.m.i == w.lead {
+		p.m.swapped = false
+	}
 	if w.promise > p.epoch {
 		w.violated("a leader acknowledges nothing once a higher epoch is promised",
 			"request %d is acknowledged by machine %d in epoch %d, and epoch %d was promised at %v", o.number, p.m.i, p.epoch, w.promise, w.promiseAt)

@@ -47,6 +47,9 @@ type machine struct {
 	// gap says that this folder may lack what was acknowledged, and cannot know: the operator must not promote
 	// it before it has begun to follow.
 	gap bool
+	// swapped says that it was to lead, and was started as a follower by mistake: if it has promised the other one's epoch
+	// and was cut off before their logs were compared, it cannot know whether the end of its own counts.
+	swapped bool
 	// rogue says that the operator let it write alone while the other node led: it must never lead again.
 	rogue   bool
 	promise promiseFile      // the last one that was durable

@@ -301,6 +301,11 @@ func (w *world) refused(p *process, err error) {
 		w.mu.Lock()
 		w.note("machine %d was to lead and is refused", m.i)
 		w.mu.Unlock()
+		if other := w.machines[1-m.i]; m.swapped && !other.gap && !other.rogue { // the operator does what the message says
+			m.swapped = false
+			w.lead = other.i
+			w.epoch++
+		}
 	}
 }
 
@@ -534,7 +539,8 @@ func (w *world) start(m *machine) {
 		m.boot(node.Standalone, w.epoch, false)
 	default:
 		// Whoever else was started by mistake with the same epoch, or a higher one, may be in the way.
-		m.boot(node.Leader, w.epoch, w.promise >= w.epoch)
+		// It may be one that has followed by mistake, too.
+		m.boot(node.Leader, w.epoch, w.promise >= w.epoch || m.swapped)
 	}
 }
 
@@ -563,11 +569,15 @@ func (w *world) decide(act int, m *machine) {
 		if swap { // and the one that leads as a follower
 			w.settle()
 			w.takeDown(w.machines[w.lead])
+			w.machines[w.lead].swapped = true
 			w.machines[w.lead].boot(node.Follower, 0, false)
 		}
 	case actUsurp:
 		w.usurp(w.machines[w.lead], other)
 	case actReplace:
+		if w.machines[w.lead].swapped {
+			return // the other one may be the only one that can lead
+		}
 		w.takeDown(other)
 		w.replace(other)
 		other.boot(node.Follower, 0, false)
@@ -679,7 +689,7 @@ func (w *world) promote(m *machine) {
 	if m.p.recErr != nil { // refused: it goes on as a follower
 		return
 	}
-	w.lead = m.i
+	w.lead, m.swapped = m.i, false
 	w.epoch++
 	w.mu.Lock()
 	w.stats.promotions++
@@ -693,5 +703,5 @@ func (w *world) replace(m *machine) {
 	defer w.mu.Unlock()
 	w.note("machine %d gets an empty folder", m.i)
 	w.stats.replaced++
-	m.fs, m.gap, m.rogue, m.promise, m.cut = memfs.New(), true, false, promiseFile{}, map[cutLine]bool{}
+	m.fs, m.gap, m.rogue, m.swapped, m.promise, m.cut = memfs.New(), true, false, false, promiseFile{}, map[cutLine]bool{}
 }

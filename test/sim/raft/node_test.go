@@ -146,6 +146,8 @@ func (w *world) acknowledges(p *process, term, index uint64) {
 	disk := p.mem.Crash(1, 0).FS
 	if s := readState(disk); s.Phase != "whole" || s.Term < term {
 		w.violated("only a whole node acknowledges", "machine %d in term %d; on disk are phase %s and term %d", p.m.i, term, s.Phase, s.Term)
+	} else if s.Term > term {
+		return // it had them when it voted in the later term, whose leader may have had them cut: the answer was on its way
 	}
 	if found, err := wal.Inspect(disk, "log", ignore); err != nil || uint64(found.Last) < index {
 		w.violated("a node acknowledges what is durable", "machine %d: entry %d; on disk the log ends with entry %d, %v", p.m.i, index, found.Last, err)
