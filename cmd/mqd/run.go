@@ -245,7 +245,7 @@ func connectionsMax() int {
 		return least
 	}
 	files := int64(min(limit.Cur, 1<<20))
-	return int(min(most, max(least, files-max(512, files/4))))
+	return int(min(most, max(least, files-max(768, files/4))))
 }
 
 func newLogger(format string, w io.Writer) *slog.Logger {

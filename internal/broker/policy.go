@@ -72,13 +72,14 @@ func (h *head) due(limitMS int64) int64 {
 func (b *Broker) policyLoop(timer clock.Timer) {
 	p := &policy{b: b}
 	defer timer.Stop()
+	least := policyLeast
 	for {
 		select {
 		case <-timer.C():
 		case <-b.stop:
 			return
 		}
-		timer.Reset(policyEvery - policyLeast)
+		timer.Reset(policyEvery - least)
 		select {
 		case <-timer.C():
 		case <-b.limits:
@@ -87,7 +88,10 @@ func (b *Broker) policyLoop(timer clock.Timer) {
 		}
 		b.lists.expire(b.clock.Monotonic())
 		p.pass()
-		timer.Reset(policyLeast)
+		if least = policyLeast; p.from != 0 { // it has read as much as it may in a second
+			least = policyEvery - policyLeast
+		}
+		timer.Reset(least)
 	}
 }
 

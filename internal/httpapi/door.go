@@ -19,7 +19,9 @@ const (
 	doorBeat    = 4 * time.Millisecond  // between two turns; with doorBatch it bounds what refusing takes of the processor
 	doorRest    = 20 * time.Millisecond // the same where nobody comes
 	doorPeek    = 1 << 10               // of a request, to know its path
-	methodMax   = 16
+
+	doorHandshakes = 2 // of TLS, begun in one turn
+	methodMax      = 16
 )
 
 // door is where new connections wait while all places of clients are taken. A crowd that comes again whenever it is cut off
@@ -28,7 +30,8 @@ const (
 // whether a connection may use the reserve (see places). The others are refused where they stand. Who says nothing costs
 // nothing but a number, goes after reserveTimeout, or makes room for the newest.
 //
-// Of TLS the path cannot be seen: who speaks may use the reserve, one in each turn, while it has room.
+// Of TLS the path cannot be seen: who speaks may use the reserve, doorHandshakes in each turn. So each of them has at least
+// reserveMax/doorHandshakes turns, 128 ms, to show who it is, before the newest take its place.
 //
 // All of it is owned by the goroutine that accepts.
 type door struct {
@@ -49,6 +52,7 @@ type door struct {
 type knock struct {
 	fd    int
 	until time.Time // then it is closed
+	most  time.Time // until is never later, for one that was refused
 	spoke bool      // something has come
 }
 
@@ -107,8 +111,9 @@ func (d *door) accept(now time.Time) (came int, err error) {
 			}
 		}
 	})
-	for len(d.parked) > doorParked {
-		i := max(0, slices.IndexFunc(d.parked, func(k knock) bool { return !k.spoke }))
+	for len(d.parked) > doorParked { // never one that has come just now: nobody has looked at it
+		old := d.parked[:max(1, len(d.parked)-came)]
+		i := max(0, slices.IndexFunc(old, func(k knock) bool { return !k.spoke }))
 		unix.Close(d.parked[i].fd)
 		d.parked = slices.Delete(d.parked, i, i+1)
 	}
@@ -137,8 +142,14 @@ func (d *door) look(now time.Time) (in []net.Conn) {
 	stay := d.leaving[:0]
 	for i, k := range d.leaving {
 		if leaving[i].Revents != 0 {
-			if n, _, err := unix.Recvfrom(k.fd, d.waste[:], unix.MSG_DONTWAIT); n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR {
-				k.until = now // it has gone
+			switch n, _, err := unix.Recvfrom(k.fd, d.waste[:], unix.MSG_DONTWAIT); {
+			case err == unix.EAGAIN || err == unix.EINTR:
+			case err != nil || n == 0: // it has gone
+				k.until = now
+			default: // it goes on sending, and reads the answer later
+				if k.until = now.Add(lingerSilence); k.until.After(k.most) {
+					k.until = k.most
+				}
 			}
 		}
 		if !now.Before(k.until) {
@@ -149,7 +160,7 @@ func (d *door) look(now time.Time) (in []net.Conn) {
 	}
 	d.leaving = stay
 
-	free, handshakes := d.s.freePlaces(), 1
+	free, handshakes := d.s.freePlaces(), doorHandshakes
 	stay = d.parked[:0]
 	for i, k := range d.parked {
 		verdict := doorWait
@@ -157,22 +168,24 @@ func (d *door) look(now time.Time) (in []net.Conn) {
 			k.spoke = true
 			verdict = d.judge(k.fd)
 		}
+		late := !now.Before(k.until)
+		waits := verdict == doorWait
+		if verdict == doorPass && d.s.cfg.TLS != nil && free == 0 {
+			waits = handshakes == 0
+			if parked[i].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0 {
+				verdict = doorGone
+			}
+		}
 		switch {
-		case verdict == doorGone, verdict == doorWait && !now.Before(k.until):
+		case verdict == doorGone, waits && late:
 			unix.Close(k.fd)
-		case verdict == doorWait:
+		case waits:
 			stay = append(stay, k)
 		case free > 0: // who has something to say comes first
 			free--
 			in = d.let(in, k)
-		case verdict == doorPass && d.s.cfg.TLS != nil:
-			if handshakes == 0 || !d.s.reserveHasRoom() {
-				stay = append(stay, k)
-				continue
-			}
-			handshakes--
-			in = d.let(in, k)
 		case verdict == doorPass:
+			handshakes--
 			in = d.let(in, k)
 		default:
 			d.refuse(k, verdict, now)
@@ -261,7 +274,7 @@ func (d *door) refuse(k knock, v verdict, now time.Time) {
 		unix.Close(k.fd)
 		return
 	}
-	k.until = now.Add(lingerSilence)
+	k.until, k.most = now.Add(lingerSilence), now.Add(lingerTimeout)
 	if d.leaving = append(d.leaving, k); len(d.leaving) > doorLeaving {
 		unix.Close(d.leaving[0].fd)
 		d.leaving = slices.Delete(d.leaving, 0, 1)

@@ -1,12 +1,14 @@
 package httpapi
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -107,6 +109,43 @@ func TestTheDoorIsCheap(t *testing.T) {
 	silent[0].atEnd()
 	if d := time.Since(began); d > reserveTimeout/2 {
 		t.Errorf("the oldest was closed after %v", d)
+	}
+}
+
+// TestSpeakersKeepNobodyOut: who has begun a request, or a handshake of TLS, and does not go on keeps no node and no probe out,
+// however many they are.
+func TestSpeakersKeepNobodyOut(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writePair(t, certFile, keyFile, 1)
+	withTLS, err := LoadTLS(certFile, keyFile, startLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, config := range map[string]*tls.Config{"G": nil, "GET /healthz": nil, "\x16": withTLS} {
+		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
+			s := start(t, withRaft(nil), func(c *Config) { c.TLS, c.ConnectionsMax = config, 1 })
+			s.fillUp()
+			dial := s.dial
+			if config != nil {
+				dial = s.dialTLS
+			}
+			for range 5 {
+				for range doorParked/2 + 10 {
+					s.dial().send(name)
+				}
+				c := dial()
+				c.send("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				if a := c.receive("GET"); a.status != 200 {
+					t.Fatalf("a probe: %d %s", a.status, a.body)
+				}
+				c.Close()
+				c = dial()
+				c.send(goodRaftUpgrade)
+				c.switched(api.ProtocolRaft)
+				c.Close()
+			}
+		})
 	}
 }
 

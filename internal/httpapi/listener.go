@@ -32,14 +32,18 @@ func (l *listener) Accept() (net.Conn, error) {
 		raw, err := l.next()
 		if err != nil {
 			if l.s.stopping.Load() || errors.Is(err, net.ErrClosed) {
+				l.leave()
 				return nil, io.EOF // fasthttp takes this for a proper end
 			}
 			if !passing(err) {
+				l.leave()
 				return nil, err
 			}
 			l.warn("cannot accept connections for now", "err", err)
 			time.Sleep(wait)
-			wait = min(2*wait, time.Second)
+			if wait = min(2*wait, time.Second); l.door != nil && l.door.stands() { // a turn gives files back
+				wait = min(wait, 50*time.Millisecond)
+			}
 			continue
 		}
 		return l.admit(raw), nil
@@ -57,10 +61,7 @@ func (l *listener) next() (net.Conn, error) {
 			l.door.refused = false
 			l.warn("too many connections", "limit", l.s.cfg.ConnectionsMax)
 		}
-		if err != nil && len(l.in) == 0 {
-			if !passing(err) {
-				l.leave()
-			}
+		if err != nil && (len(l.in) == 0 || !passing(err)) {
 			return nil, err
 		}
 	}
@@ -71,7 +72,9 @@ func (l *listener) next() (net.Conn, error) {
 
 // leave sends away all that have not been handed out.
 func (l *listener) leave() {
-	l.door.close()
+	if l.door != nil {
+		l.door.close()
+	}
 	for _, c := range l.in {
 		c.Close()
 	}

@@ -61,13 +61,6 @@ func (s *Server) freePlaces() int {
 	return s.cfg.ConnectionsMax - s.count.clients
 }
 
-// reserveHasRoom reports whether a connection can come into the reserve without another having to go.
-func (s *Server) reserveHasRoom() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.count.reserve) < reserveMax
-}
-
 // unregister forgets a connection.
 func (s *Server) unregister(c *conn) {
 	s.mu.Lock()

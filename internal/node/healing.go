@@ -597,8 +597,8 @@ func (c *Cluster) repairEndFrom(ctx context.Context, from int, s *wal.SegmentSur
 		if other.First != s.First {
 			continue
 		}
-		if other.Last < s.Last {
-			return errNotCommitted
+		if other.Last < s.Last { // and the entries behind stand in the next
+			return errElsewhere
 		}
 		r, err := begin(other.Bytes)
 		if err != nil {
@@ -611,7 +611,10 @@ func (c *Cluster) repairEndFrom(ctx context.Context, from int, s *wal.SegmentSur
 		_, err = r.Finish(s.Last)
 		return err
 	}
-	if len(m.Segments) > 0 && m.Segments[0].First > s.First {
+	switch {
+	case len(m.Segments) == 0:
+		return errors.New("it has no segments")
+	case m.Segments[0].First > s.First:
 		return errDropped
 	}
 	return errElsewhere

@@ -302,7 +302,7 @@ func (w *world) refused(p *process, err error) {
 		w.note("machine %d was to lead and is refused", m.i)
 		w.mu.Unlock()
 		if other := w.machines[1-m.i]; m.swapped && !other.gap && !other.rogue { // the operator does what the message says
-			m.swapped = false
+			m.swapped, other.swapped = false, false
 			w.lead = other.i
 			w.epoch++
 		}
@@ -689,7 +689,7 @@ func (w *world) promote(m *machine) {
 	if m.p.recErr != nil { // refused: it goes on as a follower
 		return
 	}
-	w.lead, m.swapped = m.i, false
+	w.lead, m.swapped, w.machines[1-m.i].swapped = m.i, false, false
 	w.epoch++
 	w.mu.Lock()
 	w.stats.promotions++

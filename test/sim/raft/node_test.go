@@ -107,6 +107,7 @@ func (w *world) sent(p *process, to int, packet []byte) {
 	refused := packet[packetFlags]&1 != 0
 	switch packet[packetType] {
 	case typeAppend:
+		w.appended = max(w.appended, term)
 		w.leads(p, term)
 		// Whoever has led in a term, and sent entries, must not begin that term again with others.
 		if _, ok := w.voted[vote{p.m.i, term}]; !ok && binary.LittleEndian.Uint32(packet[packetEntries:]) > 0 {
@@ -146,7 +147,7 @@ func (w *world) acknowledges(p *process, term, index uint64) {
 	disk := p.mem.Crash(1, 0).FS
 	if s := readState(disk); s.Phase != "whole" || s.Term < term {
 		w.violated("only a whole node acknowledges", "machine %d in term %d; on disk are phase %s and term %d", p.m.i, term, s.Phase, s.Term)
-	} else if s.Term > term {
+	} else if s.Term > term && w.appended > term {
 		return // it had them when it voted in the later term, whose leader may have had them cut: the answer was on its way
 	}
 	if found, err := wal.Inspect(disk, "log", ignore); err != nil || uint64(found.Last) < index {

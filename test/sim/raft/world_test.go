@@ -56,6 +56,7 @@ type world struct {
 	book      *audit.Book    // of all that is committed, by the logs
 	leaders   map[uint64]int // who leads in a term
 	voted     map[vote]int   // for whom
+	appended  uint64         // the latest term in which a leader has sent entries
 	violation error
 	stats     stats
 }
