@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -115,13 +114,7 @@ func TestTheDoorIsCheap(t *testing.T) {
 // TestSpeakersKeepNobodyOut: who has begun a request, or a handshake of TLS, and does not go on keeps no node and no probe out,
 // however many they are.
 func TestSpeakersKeepNobodyOut(t *testing.T) {
-	dir := t.TempDir()
-	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	writePair(t, certFile, keyFile, 1)
-	withTLS, err := LoadTLS(certFile, keyFile, startLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	withTLS := someTLS(t)
 	for name, config := range map[string]*tls.Config{"G": nil, "GET /healthz": nil, "\x16": withTLS} {
 		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
 			s := start(t, withRaft(nil), func(c *Config) { c.TLS, c.ConnectionsMax = config, 1 })

@@ -21,10 +21,8 @@ const (
 
 // places counts the connections that are open. Clients, however many and however slow, must not keep the nodes apart: so there
 // are places beyond those of clients, for connections whose first request has the token of a node, or asks for health or
-// metrics. Before it is read,
-// nobody knows who it is; so such a connection gets little time, and when the reserve is full too, the one that has been
-// silent for the longest makes room for the newest. Who would keep a node out must open more than reserveMax connections
-// between the node's connecting and its request.
+// metrics. They come in through the door, which knows the path, and over TLS not even that; so such a connection gets little
+// time, and when the reserve is full too, the oldest makes room for the newest.
 type places struct {
 	clients int
 	streams int

@@ -50,16 +50,23 @@ func (r *running) fillUp() {
 	waitUntil(r.t, "all places are taken", func() bool { n, _, _ := r.counted(); return n == r.cfg.ConnectionsMax })
 }
 
-// TestNodesGetIn: with all places taken by clients that say nothing, the streams and questions of nodes are served, plain
-// and over TLS, and clients are refused as ever.
-func TestNodesGetIn(t *testing.T) {
+// someTLS is a TLS configuration with a certificate of its own.
+func someTLS(t *testing.T) *tls.Config {
+	t.Helper()
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writePair(t, certFile, keyFile, 1)
-	withTLS, err := LoadTLS(certFile, keyFile, startLogger())
+	c, err := LoadTLS(certFile, keyFile, startLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// TestNodesGetIn: with all places taken by clients that say nothing, the streams and questions of nodes are served, plain
+// and over TLS, and clients are refused as ever.
+func TestNodesGetIn(t *testing.T) {
+	withTLS := someTLS(t)
 	for name, config := range map[string]*tls.Config{"plain": nil, "tls": withTLS} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, withStream(nil), withRaft(nil), func(c *Config) { c.TLS, c.ConnectionsMax = config, 5 })

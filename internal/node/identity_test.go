@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"iter"
 	"strings"
 	"testing"
 
@@ -18,20 +19,7 @@ func TestEveryBitOfTheIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for bit := range len(text) * 8 {
-		rotten := append([]byte(nil), text...)
-		rotten[bit/8] ^= 1 << (bit % 8)
-		fsys := memfs.New()
-		f, err := fsys.Create(identityFile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteAt(rotten, 0); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+	for bit, fsys := range eachBitFlipped(t, identityFile, text) {
 		if _, err := readIdentity(fsys); !errors.As(err, new(*identityDamage)) {
 			t.Errorf("bit %d: %v", bit, err)
 		}
@@ -44,22 +32,31 @@ func TestEveryBitOfThePromise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for bit := range len(text) * 8 {
-		rotten := append([]byte(nil), text...)
-		rotten[bit/8] ^= 1 << (bit % 8)
-		fsys := memfs.New()
-		f, err := fsys.Create(promiseFile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteAt(rotten, 0); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+	for bit, fsys := range eachBitFlipped(t, promiseFile, text) {
 		if _, err := loadPromises(fsys); err == nil || !strings.Contains(err.Error(), "is damaged") {
 			t.Errorf("bit %d: %v", bit, err)
+		}
+	}
+}
+
+// eachBitFlipped yields a folder for each bit of a text, which stands in a file with that bit flipped.
+func eachBitFlipped(t *testing.T, name string, text []byte) iter.Seq2[int, *memfs.FS] {
+	return func(yield func(int, *memfs.FS) bool) {
+		for bit := range len(text) * 8 {
+			rotten := append([]byte(nil), text...)
+			rotten[bit/8] ^= 1 << (bit % 8)
+			fsys := memfs.New()
+			f, err := fsys.Create(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt(rotten, 0)
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if !yield(bit, fsys) {
+				return
+			}
 		}
 	}
 }

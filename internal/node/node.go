@@ -147,8 +147,8 @@ type Node struct {
 	// Set with the broker.
 	cleaner *cleaner
 	broker  atomic.Pointer[broker.Broker]
-	// unlimited is how many bytes of log were committed since topics were last held against their limits for it.
-	unlimited atomic.Int64
+	// sinceLimits is how many bytes of log were committed since topics were last held against their limits for it.
+	sinceLimits atomic.Int64
 
 	waiting atomic.Bool // Recover waits for the lease of the leader before
 	// Of a pair: set by Recover before connections are served.
@@ -515,8 +515,8 @@ func (o observer) Committed(entries, records int, logBytes int64, retained bool)
 	o.node.keeper.committed(logBytes, retained)
 	o.node.cleaner.committed(logBytes, retained)
 	// A segment more: topics with limits may be far beyond them before the next second.
-	if o.node.unlimited.Add(logBytes) >= o.node.cfg.SegmentBytes {
-		o.node.unlimited.Store(0)
+	if o.node.sinceLimits.Add(logBytes) >= o.node.cfg.SegmentBytes {
+		o.node.sinceLimits.Store(0)
 		if b := o.node.broker.Load(); b != nil {
 			b.HoldToLimits()
 		}
