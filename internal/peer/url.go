@@ -34,8 +34,8 @@ func parse(text string) (*target, error) {
 		return nil, errors.New("only scheme, host and port are allowed")
 	}
 	host, port := u.Hostname(), u.Port()
-	if host == "" || !printable(host) || strings.ContainsRune(host, '%') {
-		return nil, errors.New("the host must be a name in ASCII or an address without a zone")
+	if !isName(host) && net.ParseIP(host) == nil {
+		return nil, errors.New("the host must be a name of letters, digits, '.', '-' and '_', or an address without a zone")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return nil, errors.New("a port from 1 to 65535 is needed")
@@ -45,6 +45,19 @@ func parse(text string) (*target, error) {
 		return nil, errInTheClear
 	}
 	return t, nil
+}
+
+// isName reports whether host is written in the characters that names of machines have. net/url lets more through,
+// of which some make an address that cannot be taken apart again (a single bracket, for one).
+func isName(host string) bool {
+	for _, c := range []byte(host) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '-', c == '_':
+		default:
+			return false
+		}
+	}
+	return host != ""
 }
 
 func isLoopback(host string) bool {

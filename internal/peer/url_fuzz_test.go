@@ -13,6 +13,7 @@ func FuzzURL(f *testing.F) {
 	for _, s := range []string{
 		"http://localhost:1", "https://node-1.example:8443/", "http://[::1]:80", "https://[fe80::1%25eth0]:1", "http://user:canarypassword@127.0.0.1:1", "http://127.0.0.1:1/?q", "http://127.0.0.1:1#f",
 		"http://10.0.0.1:1", "https://a:0", "https://a:65536", "https://a", "https:a:1", "https://a:1//", "HTTPS://A:1", "https://é:1", "https://a:1\n", "http://localhost.:1", "http://127.1:1", "https://a b:1", "https://a:1?",
+		"https://1.]xample:8", "https://a[b:8", "https://[::1:8", "https://[1.2]:8", "https://a,b:8",
 	} {
 		f.Add(s)
 	}
