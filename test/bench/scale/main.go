@@ -1,5 +1,5 @@
 // Command scale measures what mq costs when there is much of everything: tens of millions of records, a hundred thousand
-// topics or groups, millions of request ids, a consumer that reads 10 GB, a log that is cleaned. It builds mqd, runs it on
+// topics or groups, millions of request ids, a consumer that reads 10 GB, a log that is cleaned, a backup. It builds mqd, runs it on
 // loopback with its data on a real disk, and prints a Markdown table with the goals. A line without a goal is there to
 // explain the others.
 //
@@ -46,6 +46,7 @@ var cases = []struct {
 	{"ids", ids},
 	{"reading", reading},
 	{"cleaning", cleaning},
+	{"backup", backup},
 }
 
 func main() {
