@@ -28,6 +28,9 @@ type Config struct {
 	Timeout time.Duration
 	// Retry says how failed calls are tried again.
 	Retry Retry
+	// Retrying, if there is one, is called before each pause between attempts, by the goroutine that waits for the call: with
+	// the failure that would be returned now, and how long ago the call began. It lets a program say what it waits for.
+	Retrying func(failed *Error, after time.Duration)
 	// UnsafePlaintextTokens allows tokens to go unencrypted to hosts that are not loopback. Without it, New
 	// refuses such a configuration: anyone on the way could read the token.
 	UnsafePlaintextTokens bool
@@ -40,6 +43,7 @@ type Client struct {
 	adminToken string
 	timeout    time.Duration
 	retry      Retry
+	retrying   func(failed *Error, after time.Duration)
 	transport  *http.Transport
 	preferred  atomic.Int32 // index of the node that answered last
 }
@@ -57,6 +61,7 @@ func New(cfg Config) (*Client, error) {
 		adminToken: cfg.AdminToken,
 		timeout:    cfg.Timeout,
 		retry:      cfg.Retry.withDefaults(),
+		retrying:   cfg.Retrying,
 	}
 	if c.adminToken == "" {
 		c.adminToken = c.token

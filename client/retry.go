@@ -131,6 +131,10 @@ func (c *Client) do(ctx context.Context, call *call) ([]byte, error) {
 		if time.Since(start)+pause >= c.retry.For {
 			return nil, failed
 		}
+		if c.retrying != nil {
+			told := *failed // the call goes on with its own
+			c.retrying(&told, time.Since(start))
+		}
 		if err := sleep(ctx, pause); err != nil {
 			// What the node said stays in the text.
 			failed.Code, failed.Message, failed.cause = ErrCanceled, "before another attempt, after: "+failed.summary(), err

@@ -73,6 +73,37 @@ func TestPublishIsRetriedWithTheSameRequestID(t *testing.T) {
 	}
 }
 
+// TestRetryingIsTold: who asked for it is told of each failure before a pause, and not of the last one.
+func TestRetryingIsTold(t *testing.T) {
+	f := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		if n < 3 {
+			say(w, 503, unknownAnswer)
+			return
+		}
+		say(w, 400, `{"code":"bad_request","message":"it is wrong"}`)
+	})
+	var told []*Error
+	last := time.Duration(0)
+	_, err := publish(quick(t, Config{Retrying: func(failed *Error, after time.Duration) {
+		if after < last {
+			t.Errorf("after %v, then after %v", last, after)
+		}
+		last = after
+		told = append(told, failed)
+	}}, f), PublishOptions{})
+	if e := asError(t, err); e.Status != 400 || !e.Unknown || e.Attempts != 4 {
+		t.Errorf("the call ended with %+v", e)
+	}
+	if len(told) != 3 {
+		t.Fatalf("told of %d failures, want 3", len(told))
+	}
+	for i, e := range told {
+		if e.Status != 503 || e.Attempts != i+1 || !e.Unknown {
+			t.Errorf("failure %d is %+v", i, e)
+		}
+	}
+}
+
 func TestPublishKeepsTheCallersRequestID(t *testing.T) {
 	f := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) { say(w, 200, `{"offset":0}`) })
 	if _, err := publish(quick(t, Config{}, f), PublishOptions{RequestID: "mine \u00e9"}); err != nil {

@@ -7,9 +7,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -46,6 +48,8 @@ type Global struct {
 	Timeout         time.Duration    `default:"30s" help:"How long a call is tried again, and how long one attempt may take."`
 	Output          string           `short:"o" enum:"table,json" default:"table" help:"table, or json: one object a line, keys and values as base64."`
 	Version         kong.VersionFlag `help:"Print the version and exit."`
+
+	waiting func(failed *client.Error, after time.Duration) // told of what a call waits for; see patience
 }
 
 // usageError is a mistake in the command line: exit status 2.
@@ -60,6 +64,7 @@ type exitStatus int
 func run(ctx context.Context, args []string, std streams) (status int) {
 	var c cli
 	std.out = output{std.out}
+	c.waiting = waiting(std.err, &c.Timeout)
 	parser, err := kong.New(&c,
 		kong.Name("mq"),
 		kong.Description("Talks to an mq broker. See 'mq COMMAND --help' for each command.\n\nExit status: 0 all went well, 2 wrong usage, 1 any other failure."),
@@ -114,6 +119,22 @@ func version() string {
 	return "mq"
 }
 
+// patience is how long a call is tried again before mq says so: a node that starts again, or a lead that moves, is not worth
+// a line.
+const patience = time.Second
+
+// waiting returns what tells on w, once, that a call waits, and for what.
+func waiting(w io.Writer, timeout *time.Duration) func(*client.Error, time.Duration) {
+	var once sync.Once
+	return func(failed *client.Error, after time.Duration) {
+		if after >= patience {
+			once.Do(func() {
+				fmt.Fprintf(w, "mq: %s: trying again until %v are over (--timeout)\n", plain(failed.Error()), *timeout)
+			})
+		}
+	}
+}
+
 // connect makes the client that the flags ask for.
 func (g *Global) connect() (*client.Client, error) {
 	token, admin, err := g.tokens()
@@ -126,7 +147,7 @@ func (g *Global) connect() (*client.Client, error) {
 	}
 	c, err := client.New(client.Config{
 		Nodes: g.URL, Token: token, AdminToken: admin, TLS: config,
-		Timeout: g.Timeout, Retry: client.Retry{For: g.Timeout},
+		Timeout: g.Timeout, Retry: client.Retry{For: g.Timeout}, Retrying: g.waiting,
 	})
 	if err != nil {
 		return nil, usageError{err}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"example.com/mq/internal/clock"
@@ -364,28 +365,32 @@ func TestReadDuringSync(t *testing.T) {
 
 // TestDropDuringRead: a read that runs ends well although its segment is dropped.
 func TestDropDuringRead(t *testing.T) {
-	mem := newMem(t)
-	b := &blockingFS{FS: mem}
-	l, _, _ := mustOpen(t, testConfig(b), 0)
-	mustPut(t, l, 20, 20)
-	b.read = make(chan chan struct{})
-	done := make(chan error)
-	go func() { // ends before the test does, see below
-		_, err := l.ReadAt(make([]byte, 100), 1, headerSize)
-		done <- err
-	}()
-	release := <-b.read
-	if n, err := l.DropBefore(l.Segments()[1].First); n != 1 || err != nil {
-		t.Fatalf("dropped %d, %v", n, err)
-	}
-	open := len(mem.OpenFiles())
-	close(release)
-	if err := <-done; err != nil {
-		t.Errorf("read of a segment dropped meanwhile: %v", err)
-	}
-	if now := len(mem.OpenFiles()); now != open-1 {
-		t.Errorf("%d files open, %d before the read ended", now, open)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		mem := newMem(t)
+		b := &blockingFS{FS: mem}
+		l, _, _ := mustOpen(t, testConfig(b), 0)
+		mustPut(t, l, 20, 20)
+		b.read = make(chan chan struct{})
+		done := make(chan error)
+		go func() { // ends before the test does, see below
+			_, err := l.ReadAt(make([]byte, 100), 1, headerSize)
+			done <- err
+		}()
+		release := <-b.read
+		synctest.Wait() // the next segment is prepared
+		if n, err := l.DropBefore(l.Segments()[1].First); n != 1 || err != nil {
+			t.Fatalf("dropped %d, %v", n, err)
+		}
+		synctest.Wait()
+		open := len(mem.OpenFiles())
+		close(release)
+		if err := <-done; err != nil {
+			t.Errorf("read of a segment dropped meanwhile: %v", err)
+		}
+		if now := len(mem.OpenFiles()); now != open-1 {
+			t.Errorf("%d files open, %d before the read ended", now, open)
+		}
+	})
 }
 
 // TestReaders reads, scans, rolls and drops at the same time, for the race detector.
