@@ -3,6 +3,8 @@ package main
 import (
 	"io/fs"
 	"math"
+	"runtime"
+	"slices"
 	"testing"
 
 	"example.com/mq/internal/httpapi"
@@ -64,5 +66,32 @@ func TestFit(t *testing.T) {
 				t.Errorf("%d MiB: %d for clients, %d for the runtime", row.limit>>20, all>>20, forRuntime>>20)
 			}
 		}
+	}
+}
+
+func TestGarbagePercent(t *testing.T) {
+	for live, want := range map[uint64]int{0: 100, 1: 100, 10 << 20: 100, 64 << 20: 100, 128 << 20: 50, 256 << 20: 25, 1 << 40: 25, math.MaxUint64: 25} {
+		if got := garbagePercent(live); got != want {
+			t.Errorf("%d bytes live: %d, want %d", live, got, want)
+		}
+	}
+}
+
+// TestGarbageIsKeptSmall: the runtime is told of what changes, and of nothing else.
+func TestGarbageIsKeptSmall(t *testing.T) {
+	var told []int
+	live := uint64(0)
+	runtime.GC()
+	g := newGarbage()
+	if g.live() == 0 {
+		t.Error("the runtime does not know what lives")
+	}
+	g.live = func() uint64 { return live }
+	g.set = func(percent int) int { told = append(told, percent); return 0 }
+	for _, live = range []uint64{1 << 20, 60 << 20, 80 << 20, 81 << 20, 200 << 20, 300 << 20, 400 << 20, 66 << 20, 64 << 20, 1 << 20} {
+		g.look()
+	}
+	if want := []int{80, 32, 25, 96, 100}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 }

@@ -17,10 +17,11 @@ import (
 
 const (
 	// The cleaner works while the sealed segments take more than so many times what lives in the log. At the soft limit it
-	// yields to publishers, beyond the hard one it does not. When the disk is low the soft limit is lower.
+	// yields to publishers, beyond the hard one it does not. When the disk is low the soft limit is lower. The promise is twice
+	// what lives, and two segments: the hard limit is below it, because what is dead goes only when two snapshots cover it.
 	cleanSoft    = 1.5
 	cleanSoftLow = 1.1
-	cleanHard    = 2.0
+	cleanHard    = 1.8
 	// cleanPiece is how many bytes of log are moved at a time, or a little more. While others publish and the cleaner yields it
 	// is cleanPieceSmall: a piece shares the sync of a group commit, and makes all wait longer that are in it.
 	cleanPiece      = 128 << 10
@@ -38,8 +39,10 @@ const (
 	cleanWait = 10 * time.Millisecond
 	// cleanRetry is when it looks again at a segment that it cannot read.
 	cleanRetry = 30 * time.Second
-	// cleanLiveShare bounds the time that summing up what lives may take: one part in so many.
+	// cleanLiveShare bounds the time that summing up what lives may take: one part in so many. It is not done again sooner than
+	// after cleanLiveWait.
 	cleanLiveShare = 10
+	cleanLiveWait  = 100 * time.Millisecond
 	// cleanAhead is how many segments in which nothing lives any more may wait for the keeper to drop them.
 	cleanAhead = 4
 	// cleanTurns is how often the whole log is moved, at most, without a record being freed. What takes more room then is no
@@ -483,7 +486,7 @@ func (l *liveSum) get(c *cleaner, active entry.Index) int64 {
 	}
 	end := c.node.cfg.Clock.Monotonic()
 	l.known, l.active, l.freed = true, active, freed
-	l.next = end + max(cleanTick, cleanLiveShare*(end-now))
+	l.next = end + max(cleanLiveWait, cleanLiveShare*(end-now))
 	return l.bytes
 }
 
