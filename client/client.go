@@ -28,9 +28,11 @@ type Config struct {
 	Timeout time.Duration
 	// Retry says how failed calls are tried again.
 	Retry Retry
-	// Retrying, if there is one, is called before each pause between attempts, by the goroutine that waits for the call: with
-	// the failure that would be returned now, and how long ago the call began. It lets a program say what it waits for.
-	Retrying func(failed *Error, after time.Duration)
+	// Retrying, if there is one, is called before each pause between attempts: with the failure that would be returned now, how
+	// long ago the first attempt of the call failed, and how long the pause will be. It lets a program say what it waits for.
+	// The goroutine of the call calls it, so it may be called by many at once. It must not block: its time comes on top of the
+	// pause.
+	Retrying func(failed *Error, since, pause time.Duration)
 	// UnsafePlaintextTokens allows tokens to go unencrypted to hosts that are not loopback. Without it, New
 	// refuses such a configuration: anyone on the way could read the token.
 	UnsafePlaintextTokens bool
@@ -43,7 +45,7 @@ type Client struct {
 	adminToken string
 	timeout    time.Duration
 	retry      Retry
-	retrying   func(failed *Error, after time.Duration)
+	retrying   func(failed *Error, since, pause time.Duration)
 	transport  *http.Transport
 	preferred  atomic.Int32 // index of the node that answered last
 }

@@ -87,6 +87,7 @@ type call struct {
 func (c *Client) do(ctx context.Context, call *call) ([]byte, error) {
 	var (
 		start   = time.Now()
+		failing time.Time // since when
 		round   = round{nodes: len(c.nodes), node: int(c.preferred.Load())}
 		unknown bool   // an attempt that failed may have had its effect
 		quick   int    // rounds while a leader is looked for
@@ -98,6 +99,9 @@ func (c *Client) do(ctx context.Context, call *call) ([]byte, error) {
 		if failed == nil {
 			c.preferred.Store(int32(round.node))
 			return answer, nil
+		}
+		if attempts == 1 {
+			failing = time.Now()
 		}
 		// Once one attempt is in doubt, a later "nothing was done" speaks only of the later one.
 		unknown = unknown || failed.Unknown
@@ -133,7 +137,7 @@ func (c *Client) do(ctx context.Context, call *call) ([]byte, error) {
 		}
 		if c.retrying != nil {
 			told := *failed // the call goes on with its own
-			c.retrying(&told, time.Since(start))
+			c.retrying(&told, time.Since(failing), pause)
 		}
 		if err := sleep(ctx, pause); err != nil {
 			// What the node said stays in the text.

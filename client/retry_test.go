@@ -84,11 +84,11 @@ func TestRetryingIsTold(t *testing.T) {
 	})
 	var told []*Error
 	last := time.Duration(0)
-	_, err := publish(quick(t, Config{Retrying: func(failed *Error, after time.Duration) {
-		if after < last {
-			t.Errorf("after %v, then after %v", last, after)
+	_, err := publish(quick(t, Config{Retrying: func(failed *Error, since, pause time.Duration) {
+		if since < last || pause <= 0 {
+			t.Errorf("since %v, then since %v; a pause of %v", last, since, pause)
 		}
-		last = after
+		last = since
 		told = append(told, failed)
 	}}, f), PublishOptions{})
 	if e := asError(t, err); e.Status != 400 || !e.Unknown || e.Attempts != 4 {

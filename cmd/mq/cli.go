@@ -7,11 +7,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -49,7 +47,7 @@ type Global struct {
 	Output          string           `short:"o" enum:"table,json" default:"table" help:"table, or json: one object a line, keys and values as base64."`
 	Version         kong.VersionFlag `help:"Print the version and exit."`
 
-	waiting func(failed *client.Error, after time.Duration) // told of what a call waits for; see patience
+	waiting func(failed *client.Error, since, pause time.Duration) // for client.Config.Retrying
 }
 
 // usageError is a mistake in the command line: exit status 2.
@@ -64,7 +62,7 @@ type exitStatus int
 func run(ctx context.Context, args []string, std streams) (status int) {
 	var c cli
 	std.out = output{std.out}
-	c.waiting = waiting(std.err, &c.Timeout)
+	c.waiting = (&waiting{w: std.err, timeout: &c.Timeout}).tell
 	parser, err := kong.New(&c,
 		kong.Name("mq"),
 		kong.Description("Talks to an mq broker. See 'mq COMMAND --help' for each command.\n\nExit status: 0 all went well, 2 wrong usage, 1 any other failure."),
@@ -117,22 +115,6 @@ func version() string {
 		return "mq " + info.Main.Version
 	}
 	return "mq"
-}
-
-// patience is how long a call is tried again before mq says so: a node that starts again, or a lead that moves, is not worth
-// a line.
-const patience = time.Second
-
-// waiting returns what tells on w, once, that a call waits, and for what.
-func waiting(w io.Writer, timeout *time.Duration) func(*client.Error, time.Duration) {
-	var once sync.Once
-	return func(failed *client.Error, after time.Duration) {
-		if after >= patience {
-			once.Do(func() {
-				fmt.Fprintf(w, "mq: %s: trying again until %v are over (--timeout)\n", plain(failed.Error()), *timeout)
-			})
-		}
-	}
 }
 
 // connect makes the client that the flags ask for.

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
+	"io"
 	"io/fs"
 	"math"
 	"runtime"
+	"runtime/metrics"
 	"slices"
 	"testing"
+	"time"
 
 	"example.com/mq/internal/httpapi"
 )
@@ -77,21 +81,61 @@ func TestGarbagePercent(t *testing.T) {
 	}
 }
 
-// TestGarbageIsKeptSmall: the runtime is told of what changes, and of nothing else.
-func TestGarbageIsKeptSmall(t *testing.T) {
-	var told []int
-	live := uint64(0)
+// TestGarbageRule: the runtime is told of what changes, and of nothing else, and not at all where GOGC is set.
+func TestGarbageRule(t *testing.T) {
+	for _, value := range []string{"off", "50"} {
+		g := newGarbageRule(func(name string) (string, bool) { return value, name == "GOGC" })
+		if g != nil {
+			t.Errorf("GOGC=%s is not left alone", value)
+		}
+		g.look()
+		g.end()
+	}
+	g := newGarbageRule(func(string) (string, bool) { return "", false })
+	defer g.end()
 	runtime.GC()
-	g := newGarbage()
-	if g.live() == 0 {
+	if g.base() == 0 {
 		t.Error("the runtime does not know what lives")
 	}
-	g.live = func() uint64 { return live }
-	g.set = func(percent int) int { told = append(told, percent); return 0 }
-	for _, live = range []uint64{1 << 20, 60 << 20, 80 << 20, 81 << 20, 200 << 20, 300 << 20, 400 << 20, 66 << 20, 64 << 20, 1 << 20} {
+	var told []int
+	base := uint64(0)
+	real := *g
+	g.base = func() uint64 { return base }
+	g.set = func(percent int) int { told = append(told, percent); return real.set(percent) }
+	for _, base = range []uint64{1 << 20, 60 << 20, 80 << 20, 80 << 20, 200 << 20, 300 << 20, 400 << 20, 64 << 20, 1 << 20} {
 		g.look()
 	}
-	if want := []int{80, 32, 25, 96, 100}; !slices.Equal(told, want) {
+	if want := []int{80, 32, 25, 100}; !slices.Equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
+	}
+}
+
+// TestGarbageIsLookedAt: mqd has Go collect sooner, when much lives in it.
+func TestGarbageIsLookedAt(t *testing.T) {
+	much := make([]byte, 256<<20) // as much as a state may take
+	runtime.GC()
+	ended := make(chan int, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { // awaited below
+		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-data", t.TempDir()}, func(string) (string, bool) { return "", false }, io.Discard)
+	}()
+	percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // polling, not synchronising
+		if metrics.Read(percent); percent[0].Value.Uint64() == garbageLeast {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("%d per cent", percent[0].Value.Uint64())
+			break
+		}
+	}
+	runtime.KeepAlive(much)
+	cancel()
+	if status := <-ended; status != 0 {
+		t.Errorf("mqd ended with %d", status)
+	}
+	if metrics.Read(percent); percent[0].Value.Uint64() != garbageMost {
+		t.Errorf("%d per cent afterwards", percent[0].Value.Uint64())
 	}
 }

@@ -160,15 +160,14 @@ func serve(ctx context.Context, o *options, lookupEnv func(string) (string, bool
 	recovered := make(chan error, 1)
 	go func() { recovered <- n.Recover() }() // awaited below: a node cannot be closed while it recovers
 	var cause error
-	heap, look := newGarbage(), wall.NewTimer(garbageLookAt)
+	garbage := newGarbageRule(lookupEnv)
+	defer garbage.end()
+	look := wall.NewTimer(garbageLookAt)
 	defer look.Stop()
-	if value, _ := lookupEnv("GOGC"); value != "" {
-		look.Stop() // that is left to it
-	}
 	for running := true; running; {
 		select {
 		case <-look.C():
-			heap.look()
+			garbage.look()
 			look.Reset(garbageLookAt)
 		case cause = <-recovered:
 			recovered = nil

@@ -56,8 +56,9 @@ const (
 // segment appended to the log once more, as facts, so that the keeper can drop it. Each node runs one; it acts only while
 // its broker leads. What it moves is found by the index, so who leads next goes on where it ended.
 //
-// Why the oldest segment, and no other: the log must stay without holes. While the sealed segments take twice what lives,
-// half of them is dead, so one turn through the log frees at least as many bytes as it moves.
+// Why the oldest segment, and no other: the log must stay without holes. While the sealed segments take a times
+// what lives, one turn through the log moves what lives once, and frees a - 1 times as much: each byte that is freed costs one
+// that is moved at a = 2, 1.25 at the hard limit and 2 at the soft one, where the cleaner yields.
 //
 // One goroutine does all of it. It is told to look by committed and the keeper, and looks by itself once a second.
 type cleaner struct {

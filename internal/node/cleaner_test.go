@@ -318,8 +318,8 @@ func TestCleanerBoundsTheLog(t *testing.T) {
 	}
 }
 
-// TestCleanerMovesLittle: what is moved is not more than what is freed: at the hard limit each byte that is freed costs at
-// most about one that is moved.
+// TestCleanerMovesLittle: what is moved is not much more than what is freed: at the hard limit each byte that is freed
+// costs about 1.25 that are moved.
 func TestCleanerMovesLittle(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T) {
 		g := newGarden(t, 1, 2)

@@ -362,7 +362,8 @@ func TestCheck(t *testing.T) {
 		"http://localhost:8080/x", "http://localhost:8080//", "http://localhost:8080?", "http://localhost:8080?x", "http://localhost:8080#x", "http://u@localhost:8080",
 		"https://u:canary@localhost:8080", "http://u:canary@[::1", "http://mq-2.example.com:8080", "http://10.0.0.2:8080", "http://0.0.0.0:8080", "http://[::]:8080",
 		"http://localhost.example.com:8080", "http://127.0.0.1.example.com:8080", "http://2130706433:8080", "http://[fe80::1%25lo]:8080", "https://[fe80::1%25eth0]:8080",
-		"https://bücher.example:8080", "https://a b:8080", "https://a\r\nX:y:8080", "https://a%0d%0ab:8080", "https://a%20b:8080"} {
+		"https://bücher.example:8080", "https://a b:8080", "https://a\r\nX:y:8080", "https://a%0d%0ab:8080", "https://a%20b:8080", "https://a]b:8080", "https://a[b:8080", "https://[::1:8080", "https://[1.2]:8080",
+		"https://a,b:8080", "https://a!b:8080", "https://a(b:8080"} {
 		err := Check(url)
 		if err == nil {
 			t.Errorf("%q: no error", url)

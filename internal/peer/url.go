@@ -35,7 +35,7 @@ func parse(text string) (*target, error) {
 	}
 	host, port := u.Hostname(), u.Port()
 	if !isName(host) && net.ParseIP(host) == nil {
-		return nil, errors.New("the host must be a name of letters, digits, '.', '-' and '_', or an address without a zone")
+		return nil, errors.New("the host must be a name of ASCII letters, digits, '.', '-' and '_', or an address without a zone")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return nil, errors.New("a port from 1 to 65535 is needed")

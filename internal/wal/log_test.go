@@ -371,19 +371,21 @@ func TestDropDuringRead(t *testing.T) {
 		l, _, _ := mustOpen(t, testConfig(b), 0)
 		mustPut(t, l, 20, 20)
 		b.read = make(chan chan struct{})
-		done := make(chan error)
-		go func() { // ends before the test does, see below
+		done := make(chan error, 1)
+		go func() { // ends when it is released
 			_, err := l.ReadAt(make([]byte, 100), 1, headerSize)
 			done <- err
 		}()
-		release := <-b.read
+		held := <-b.read
+		release := sync.OnceFunc(func() { close(held) })
+		defer release()
 		synctest.Wait() // the next segment is prepared
 		if n, err := l.DropBefore(l.Segments()[1].First); n != 1 || err != nil {
 			t.Fatalf("dropped %d, %v", n, err)
 		}
 		synctest.Wait()
 		open := len(mem.OpenFiles())
-		close(release)
+		release()
 		if err := <-done; err != nil {
 			t.Errorf("read of a segment dropped meanwhile: %v", err)
 		}

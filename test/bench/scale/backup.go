@@ -102,6 +102,10 @@ func (b *bench) besideBackups(s *server, run func(...string) (time.Duration, err
 	var c compared
 	var backups []time.Duration
 	for range b.rounds {
+		s.quiet() // what the backup before has left is written, and given back
+		if _, err := s.publishing(0, during(b.measure/2)); err != nil {
+			return err
+		}
 		alone, err := s.publishing(0, during(b.measure))
 		if err != nil {
 			return err
@@ -109,7 +113,7 @@ func (b *bench) besideBackups(s *server, run func(...string) (time.Duration, err
 		ended := make(chan struct{})
 		var took time.Duration
 		var failed error
-		go func() { // awaited by the publishers
+		go func() { // awaited below
 			defer close(ended)
 			took, failed = run("backup", into)
 		}()
@@ -135,7 +139,8 @@ func (b *bench) besideBackups(s *server, run func(...string) (time.Duration, err
 
 // writeSpeed returns how many megabytes a second go to the disk when a file is written in a row, and synced.
 func (b *bench) writeSpeed() (float64, error) {
-	const size, piece = 1 << 30, 1 << 20
+	const piece = 1 << 20
+	size := b.of(1<<30/piece) * piece
 	var all []float64
 	bytes := make([]byte, piece)
 	for i := range bytes {
@@ -154,7 +159,7 @@ func (b *bench) writeSpeed() (float64, error) {
 			}
 		}
 		err = f.Sync()
-		all = append(all, size/1e6/time.Since(began).Seconds())
+		all = append(all, float64(size)/1e6/time.Since(began).Seconds())
 		if err := errors.Join(err, f.Close(), os.Remove(name)); err != nil {
 			return 0, err
 		}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures all cases of test/bench/scale, one after the other, and leaves their tables in a file. About 45 minutes on two
+# Measures all cases of test/bench/scale, one after the other, and leaves their tables in a file. 20 to 45 minutes on two
 # cores. Data, up to 30 GB at a time, goes below $TMPDIR or /var/tmp.
 #
 #   test/bench/scale/scale.sh [FILE]
