@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -151,6 +152,12 @@ func FuzzExtend(f *testing.F) {
 			t.Errorf("the log ends with entry %d, and %d was committed: %v", r.log.Last(), known, err)
 		}
 		sameEntries(t, h, r.mem, false)
+		if errors.Is(err, syscall.EFBIG) { // the lie was a size that this file system does not take: a node ends then, and starts again
+			if err := r.log.Close(); err != nil {
+				t.Fatal(err)
+			}
+			r.log = openLog(t, logConfig(r.mem))
+		}
 		l.after = nil
 		_, err = Extend(t.Context(), l.client(), r.log, opt)
 		if errors.Is(err, ErrDiffers) && liesElsewhere(t, h.mem, r.mem) {
@@ -185,6 +192,9 @@ func FuzzFull(f *testing.F) {
 			}
 			if sink.whole {
 				sameEntries(t, h, sink.mem, false)
+			}
+			if errors.Is(err, syscall.EFBIG) {
+				return // as in FuzzExtend
 			}
 			l.after = nil
 			if _, err := Full(t.Context(), l.client(), sink, opt); err != nil {
