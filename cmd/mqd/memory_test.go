@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
-	"io"
 	"io/fs"
 	"math"
 	"runtime"
 	"runtime/metrics"
 	"slices"
 	"testing"
-	"time"
 
 	"example.com/mq/internal/httpapi"
 )
@@ -91,7 +88,7 @@ func TestGarbageRule(t *testing.T) {
 		g.look()
 		g.end()
 	}
-	g := newGarbageRule(func(string) (string, bool) { return "", false })
+	g := newGarbageRule(noEnv)
 	defer g.end()
 	runtime.GC()
 	if g.base() == 0 {
@@ -114,28 +111,18 @@ func TestGarbageRule(t *testing.T) {
 func TestGarbageIsLookedAt(t *testing.T) {
 	much := make([]byte, 256<<20) // as much as a state may take
 	runtime.GC()
-	ended := make(chan int, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() { // awaited below
-		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-data", t.TempDir()}, func(string) (string, bool) { return "", false }, io.Discard)
-	}()
-	percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // polling, not synchronising
-		if metrics.Read(percent); percent[0].Value.Uint64() == garbageLeast {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("%d per cent", percent[0].Value.Uint64())
-			break
-		}
+	p := startRole(t, noEnv, "-listen", "127.0.0.1:0", "-data", t.TempDir())
+	samples := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	percent := func() uint64 {
+		metrics.Read(samples)
+		return samples[0].Value.Uint64()
 	}
+	p.waitFor(t, "Go collects sooner", func() bool { return percent() == garbageLeast })
 	runtime.KeepAlive(much)
-	cancel()
-	if status := <-ended; status != 0 {
-		t.Errorf("mqd ended with %d", status)
+	if status := p.stop(); status != exitOK {
+		t.Errorf("mqd ended with %d: %s", status, p.stderr)
 	}
-	if metrics.Read(percent); percent[0].Value.Uint64() != garbageMost {
-		t.Errorf("%d per cent afterwards", percent[0].Value.Uint64())
+	if got := percent(); got != garbageMost {
+		t.Errorf("%d per cent afterwards", got)
 	}
 }

@@ -189,7 +189,7 @@ func startRole(t *testing.T, lookup func(string) (string, bool), args ...string)
 	if slices.Contains(args, "-tls-cert") {
 		scheme = "https://"
 	}
-	listening := regexp.MustCompile(`msg=listening address=(\S+) role=(leader|follower) `)
+	listening := regexp.MustCompile(`msg=listening address=(\S+) role=\S+ `)
 	p.waitFor(t, "it listens", func() bool {
 		m := listening.FindStringSubmatch(p.stderr.String())
 		if m != nil {
