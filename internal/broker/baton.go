@@ -68,22 +68,28 @@ type op struct {
 	leads bool
 }
 
-var ops = sync.Pool{New: func() any { return &op{wake: make(chan struct{}, 1)} }}
+// opPool keeps ops for later ones of the same broker. It is not one for all brokers, as that of the batches is: an op has a
+// channel, and a channel of a simulation must not be met outside of it.
+type opPool struct{ pool sync.Pool }
 
-func newOp(kind opKind) *op {
-	o := ops.Get().(*op)
+func (p *opPool) get(kind opKind) *op {
+	o, ok := p.pool.Get().(*op)
+	if !ok {
+		o = &op{wake: make(chan struct{}, 1)}
+	}
 	o.kind = kind
 	return o
 }
 
-// hasID reports whether the op is a publish with a request id, so that another attempt may have been made elsewhere.
-func (o *op) hasID() bool { return o.kind == opPublish && len(o.publish.RequestID) > 0 }
-
-func (o *op) release() {
+// put gives an op back that has been answered.
+func (p *opPool) put(o *op) {
 	invariant.Check(len(o.wake) == 0, "an op was answered twice")
 	*o = op{wake: o.wake}
-	ops.Put(o)
+	p.pool.Put(o)
 }
+
+// hasID reports whether the op is a publish with a request id, so that another attempt may have been made elsewhere.
+func (o *op) hasID() bool { return o.kind == opPublish && len(o.publish.RequestID) > 0 }
 
 // batch is what one group commit carries.
 type batch struct {

@@ -126,6 +126,8 @@ type Broker struct {
 	// Owned by whoever holds the baton.
 	deciding decider
 
+	ops opPool
+
 	flightMu  sync.Mutex        // guards the fields below
 	flight    []*batch          // proposed, not yet applied, by rising last index
 	dead      error             // set by Failed: nothing takes off any more
@@ -226,11 +228,11 @@ func (b *Broker) recordSettings() error {
 	if !changed {
 		return nil
 	}
-	o := newOp(opSettings)
+	o := b.ops.get(opSettings)
 	o.windowMS = b.window.Milliseconds()
 	b.do(o)
 	err := o.err
-	o.release()
+	b.ops.put(o)
 	return err
 }
 
@@ -284,7 +286,7 @@ func (b *Broker) Publish(p *Publish) (Published, error) {
 	if b.follower {
 		return Published{}, &NotLeaderError{}
 	}
-	o := newOp(opPublish)
+	o := b.ops.get(opPublish)
 	o.publish = p
 	for i := range p.Records {
 		o.bytes += len(p.Records[i].Key) + len(p.Records[i].Value)
@@ -294,7 +296,7 @@ func (b *Broker) Publish(p *Publish) (Published, error) {
 	}
 	b.do(o)
 	done, err := o.published, b.final(o)
-	o.release()
+	b.ops.put(o)
 	if done.Duplicate && err == nil {
 		b.observer.Duplicate()
 	}
@@ -306,11 +308,11 @@ func (b *Broker) CommitGroup(topic, group []byte, offset fact.Offset) (fact.Offs
 	if b.follower {
 		return 0, &NotLeaderError{}
 	}
-	o := newOp(opGroup)
+	o := b.ops.get(opGroup)
 	o.topic, o.group, o.offset = topic, group, offset
 	b.do(o)
 	next, err := o.next, b.final(o)
-	o.release()
+	b.ops.put(o)
 	return next, err
 }
 

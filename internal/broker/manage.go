@@ -50,15 +50,15 @@ func (b *Broker) look(name []byte, off fact.Offset) (cum uint64, known bool, err
 // then it returns errLookAgain, and nothing is done, if there is a record there that has been decided, or is still seen by
 // nobody.
 func (b *Broker) retain(topic []byte, start fact.Offset, cum uint64, known bool) (fact.Offset, error) {
-	o := newOp(opRetain)
+	o := b.ops.get(opRetain)
 	o.topic, o.offset, o.cum, o.cumKnown = topic, start, cum, known
 	b.do(o)
 	if errors.Is(o.err, errLookAgain) {
-		o.release()
+		b.ops.put(o)
 		return start, errLookAgain
 	}
 	moved, err := o.next, b.final(o)
-	o.release()
+	b.ops.put(o)
 	return moved, err
 }
 
@@ -67,11 +67,11 @@ func (b *Broker) ConfigureTopic(c *Configure) (Settings, error) {
 	if b.follower {
 		return Settings{}, &NotLeaderError{}
 	}
-	o := newOp(opConfigure)
+	o := b.ops.get(opConfigure)
 	o.topic, o.configure = c.Topic, c
 	b.do(o)
 	settings, err := b.settings(o.retention), b.final(o)
-	o.release()
+	b.ops.put(o)
 	return settings, err
 }
 
@@ -102,11 +102,11 @@ func (b *Broker) DeleteTopic(topic []byte) (end fact.Offset, err error) {
 	if b.follower {
 		return 0, &NotLeaderError{}
 	}
-	o := newOp(opDeleteTopic)
+	o := b.ops.get(opDeleteTopic)
 	o.topic = topic
 	b.do(o)
 	end, err = o.next, b.final(o)
-	o.release()
+	b.ops.put(o)
 	return end, err
 }
 
@@ -115,11 +115,11 @@ func (b *Broker) DeleteGroup(topic, group []byte) (next fact.Offset, err error) 
 	if b.follower {
 		return 0, &NotLeaderError{}
 	}
-	o := newOp(opDeleteGroup)
+	o := b.ops.get(opDeleteGroup)
 	o.topic, o.group = topic, group
 	b.do(o)
 	next, err = o.next, b.final(o)
-	o.release()
+	b.ops.put(o)
 	return next, err
 }
 
@@ -129,11 +129,11 @@ func (b *Broker) Keep(k *Keep) error {
 	if b.follower {
 		return &NotLeaderError{}
 	}
-	o := newOp(opKeep)
+	o := b.ops.get(opKeep)
 	o.keep, o.bytes = k, k.Bytes
 	b.do(o)
 	err := b.final(o)
-	o.release()
+	b.ops.put(o)
 	return err
 }
 

@@ -412,7 +412,7 @@ func TestKeepClips(t *testing.T) {
 func TestKeepBesideAPublishOnAFullDisk(t *testing.T) {
 	r := newRig(t, nil)
 	r.publish("a", "", "one")
-	publish, keep := newOp(opPublish), newOp(opKeep)
+	publish, keep := r.ops.get(opPublish), r.ops.get(opKeep)
 	publish.publish = publishOf("a", "", "two")
 	keep.keep = new(Keep)
 	keep.keep.add("a", 0, 0, fact.KeptRecord{Record: fact.Record{Value: []byte("one")}})

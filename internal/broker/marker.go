@@ -57,9 +57,9 @@ func (b *Broker) mark() {
 	if b.Applied() == entry.Index(b.marked.Load()) {
 		return
 	}
-	o := newOp(opMarker)
+	o := b.ops.get(opMarker)
 	b.do(o)
-	o.release()
+	b.ops.put(o)
 }
 
 // Advance logs a marker, if this node leads, whatever the last entry is: so that a snapshot can be taken behind the last one.
@@ -69,10 +69,10 @@ func (b *Broker) Advance() {
 	if !b.Leads() {
 		return
 	}
-	o := newOp(opMarker)
+	o := b.ops.get(opMarker)
 	o.freeing = true
 	b.do(o)
-	o.release()
+	b.ops.put(o)
 }
 
 // checkOften has the fold checked, every checkEvery, if anything but markers was committed since it was last. That it cannot
@@ -87,9 +87,9 @@ func (b *Broker) checkOften() {
 			return
 		}
 		if b.unchecked.Load() && b.tenure.Load() != nil {
-			o := newOp(opChecked)
+			o := b.ops.get(opChecked)
 			b.do(o)
-			o.release()
+			b.ops.put(o)
 		}
 		timer.Reset(b.checkEvery)
 	}

@@ -314,13 +314,13 @@ func (m *mover) move(t *state.Topic, to found) {
 	m.room <- struct{}{}
 	m.sent.Go(func() { // awaited by pass
 		defer func() { <-m.room }()
-		o := newOp(opRetain)
+		o := m.b.ops.get(opRetain)
 		o.topic, o.offset, o.cum, o.cumKnown = []byte(topic), to.off, to.cum, true
 		o.byPolicy, o.retention = true, own
 		m.b.do(o)
 		if err := o.err; err != nil && !errors.Is(err, ErrTopicNotFound) && !errors.Is(err, errLookAgain) && !errors.As(err, new(*OffsetRangeError)) {
 			m.failed.Store(true)
 		}
-		o.release()
+		m.b.ops.put(o)
 	})
 }
