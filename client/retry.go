@@ -16,7 +16,7 @@ import (
 // All other errors return at once, and so do those that only another setting can cure: a certificate that is not
 // trusted, http where https is spoken. Other nodes are asked before.
 type Retry struct {
-	// For is how long new attempts are made, counted from the call; default 30s; negative for one attempt
+	// For is how long new attempts are made, counted from the call; default RetryForDefault, 30s; negative for one attempt
 	// only. Keep it below the broker's -request-id-window (1h unless changed): after that, the broker no longer
 	// knows that it has done the call.
 	For time.Duration
@@ -27,9 +27,12 @@ type Retry struct {
 	Backoff, BackoffMax time.Duration
 }
 
+// RetryForDefault is the default of Retry.For.
+const RetryForDefault = 30 * time.Second
+
 func (r Retry) withDefaults() Retry {
 	if r.For == 0 {
-		r.For = 30 * time.Second
+		r.For = RetryForDefault
 	}
 	if r.Backoff <= 0 {
 		r.Backoff = 50 * time.Millisecond

@@ -12,12 +12,8 @@ import (
 	"example.com/mq/client"
 )
 
-const (
-	// patience is how long a call is tried again before mq says so: a lead that moves is not worth a line.
-	patience = time.Second
-	// retryDefault is how long the client tries again where no time is given.
-	retryDefault = 30 * time.Second
-)
+// patience is how long a call is tried again before mq says so: a lead that moves is not worth a line.
+const patience = time.Second
 
 // waiting tells what a call waits for, at most once in the time for which one is tried again. An attempt that hangs is told
 // when it has failed.
@@ -33,7 +29,7 @@ type waiting struct {
 func (w *waiting) tell(failed *client.Error, since, pause time.Duration) {
 	limit := *w.timeout
 	if limit <= 0 {
-		limit = retryDefault
+		limit = client.RetryForDefault
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,7 +20,7 @@ func TestWaitingIsTold(t *testing.T) {
 		for _, timeout := range []time.Duration{7 * time.Second, 0} {
 			limit := timeout
 			if limit == 0 {
-				limit = retryDefault
+				limit = client.RetryForDefault
 			}
 			var text bytes.Buffer
 			w := &waiting{w: &text, timeout: &timeout}
