@@ -175,9 +175,19 @@ func (t *batch) refuseUndone(err error) {
 // have done what a request id stands for: of that nobody here can say that it is not done.
 func (b *Broker) refuseHere(t *batch, reason string) {
 	t.refuseUndone(&UnavailableError{Reason: reason})
-	if _, ok := b.role.(resumer); !ok {
-		return
+	if _, ok := b.role.(resumer); ok {
+		t.leaveIDsOpen(reason)
 	}
+}
+
+// refuseAsFailed refuses a batch of a node that has failed. The answer is the one that later ops get, see refused.
+func (t *batch) refuseAsFailed(reason string) {
+	t.refuseUndone(&UnavailableError{Reason: reason})
+	t.leaveIDsOpen(reason)
+}
+
+// leaveIDsOpen says of publishes with a request id that their outcome is unknown: an attempt before may have been done.
+func (t *batch) leaveIDsOpen(reason string) {
 	for _, o := range t.ops {
 		if o.hangs && o.hasID() {
 			o.err = &UnavailableError{Reason: reason, Unknown: true}
@@ -297,7 +307,7 @@ func (b *Broker) grounded(t *batch, err error) {
 		b.refuseHere(t, errClosed.Error())
 	case errors.Is(err, replication.ErrFailedBefore):
 		b.Failed(err)
-		t.refuseUndone(&UnavailableError{Reason: "the node failed before: " + err.Error()})
+		t.refuseAsFailed("the node failed before: " + err.Error())
 	default:
 		b.Failed(err)
 		t.refuse(&UnavailableError{Reason: "the node failed: " + err.Error(), Unknown: true})
@@ -315,9 +325,9 @@ func (b *Broker) propose(t *batch, take take) error {
 	b.decide(t, take)
 	t.last = b.deciding.last + entry.Index(t.frames.Len())
 	b.flightMu.Lock()
-	if err := b.dead; err != nil {
+	if err := b.dead; err != nil { // since the op was queued, or Failed is at work right now
 		b.flightMu.Unlock()
-		return err
+		return fmt.Errorf("%w: %w", replication.ErrFailedBefore, err)
 	}
 	if b.lost != nil || b.leads != b.deciding.lead {
 		b.flightMu.Unlock()

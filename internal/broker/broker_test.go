@@ -308,6 +308,28 @@ func TestFailedProposeIsUnknownAndFinal(t *testing.T) {
 	}
 }
 
+// What comes while Failed is at work has not been proposed, and is told so: all but a request id, of which an attempt before
+// may have been.
+func TestWhileItFails(t *testing.T) {
+	for id, unknown := range map[string]bool{"": false, "an id": true} {
+		r := newRig(t, nil)
+		before := r.log.Last()
+		r.flightMu.Lock()
+		r.dead = syscall.EIO
+		r.flightMu.Unlock()
+		var un *UnavailableError
+		if _, err := r.Publish(publishOf("a", id, "one")); !errors.As(err, &un) || un.Unknown != unknown {
+			t.Errorf("id %q: %v", id, err)
+		}
+		if r.Err() == nil {
+			t.Errorf("id %q: no error is kept", id)
+		}
+		if r.log.Last() != before {
+			t.Errorf("id %q: it is in the log", id)
+		}
+	}
+}
+
 // fullRole answers ErrFull to whatever may not use the reserve, or only the last of it.
 type fullRole struct {
 	replication.Role

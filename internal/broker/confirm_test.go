@@ -3,7 +3,9 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -408,6 +410,7 @@ func TestDeposedSaysNothingOfRequestIDs(t *testing.T) {
 	for name, err := range map[string]error{
 		"full":        wal.ErrFull,
 		"unavailable": &replication.UnavailableError{Reason: "the lead is being handed over to node 1"},
+		"failed":      fmt.Errorf("%w: %w", replication.ErrFailedBefore, syscall.EIO),
 	} {
 		r, role := newElectedRig(t, nil)
 		role.mu.Lock()
