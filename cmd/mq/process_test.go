@@ -98,6 +98,7 @@ func TestWebhooks(t *testing.T) {
 // them.
 func TestImportSurvivesKill(t *testing.T) {
 	t.Run("many", func(t *testing.T) {
+		t.Parallel()
 		const topics, each = 7, 3000
 		var b bytes.Buffer
 		for i := range topics * each {
@@ -106,6 +107,7 @@ func TestImportSurvivesKill(t *testing.T) {
 		importSurvivesKill(t, b.Bytes(), "t1", 1000)
 	})
 	t.Run("webhooks", func(t *testing.T) {
+		t.Parallel()
 		// So often that a kill comes in the middle; the round in the key tells records apart.
 		data, err := os.ReadFile("testdata/webhooks.jsonl")
 		if err != nil {
@@ -134,10 +136,8 @@ func importSurvivesKill(t *testing.T, events []byte, topic string, records uint6
 	if err != nil {
 		t.Fatal(err)
 	}
-	publish := func(source string) []string {
-		return []string{"pub", "--jsonl", source, "--import-id", "import", "--timeout", "500ms"}
-	}
-	first := mqCommand(t, s, publish("-")...)
+	publish := []string{"pub", "--import-id", "import", "--jsonl"}
+	first := mqCommand(t, s, append(publish, "-", "--timeout", "5s")...) // it is tried so long again after the kill
 	stdin, err := first.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func importSurvivesKill(t *testing.T, events []byte, topic string, records uint6
 		t.Fatal(err)
 	}
 	defer s.kill()
-	out, text, err := mq(t, s, publish(file)...)
+	out, text, err := mq(t, s, append(publish, file)...)
 	if err != nil {
 		t.Fatalf("the second import: %v: %s", err, text)
 	}

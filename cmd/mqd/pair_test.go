@@ -242,7 +242,7 @@ func TestPairOverTLS(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}, Timeout: 20 * time.Second}
 	lookup := env("MQ_REPLICATION_TOKEN", token)
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	common := []string{"-tls-cert", certFile, "-tls-key", keyFile, "-tls-ca", certFile, "-replica-timeout", "500ms"}
+	common := []string{"-tls-cert", certFile, "-tls-key", keyFile, "-tls-ca", certFile}
 	with := func(more ...string) []string { return append(more, common...) }
 
 	second := startRole(t, lookup, with("-role", "follower", "-data", b, "-listen", "127.0.0.1:0")...)

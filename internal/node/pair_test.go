@@ -29,12 +29,14 @@ type couple struct {
 	nodes [2]*Node
 	fatal [2]chan error
 	seg   int64
+	// timeout is how long a leader waits for its follower, and a takeover for the leader before.
+	timeout time.Duration
 	// snapshots is how much log comes between them.
 	snapshots int64
 }
 
 func newCouple(t *testing.T) *couple {
-	c := &couple{t: t, seg: 64 << 10, snapshots: 1 << 20}
+	c := &couple{t: t, seg: 64 << 10, snapshots: 1 << 20, timeout: 2 * time.Second}
 	for i := range c.fs {
 		c.fs[i] = memfs.New()
 		c.fatal[i] = make(chan error, 1)
@@ -49,7 +51,7 @@ func newCouple(t *testing.T) *couple {
 
 func (c *couple) config(i int, role Role, epoch uint64) Config {
 	return Config{
-		FS: c.fs[i], Role: role, Epoch: termOf(epoch), ReplicaTimeout: 500 * time.Millisecond, SegmentBytes: c.seg, SnapshotBytes: c.snapshots,
+		FS: c.fs[i], Role: role, Epoch: termOf(epoch), ReplicaTimeout: c.timeout, SegmentBytes: c.seg, SnapshotBytes: c.snapshots,
 		Logger: testLogger(c.t), Replica: "http://other",
 		Fatal: func(err error) { c.fatal[i] <- err },
 		Dial: func(context.Context) (pair.Link, error) {
@@ -242,6 +244,7 @@ func TestContradictingFactStopsTheFollower(t *testing.T) {
 type stuckLink struct {
 	pair.Link
 	stuck  func() bool
+	chunks int // by Write alone
 	once   sync.Once
 	closed chan struct{}
 }
@@ -249,14 +252,17 @@ type stuckLink struct {
 func (l *stuckLink) Write(head, body []byte) error {
 	const chunk = 10 // docs/format/replication.md
 	if head[12] == chunk {
-		select {
-		case <-l.closed:
-			return net.ErrClosed
-		case <-time.After(5 * time.Millisecond):
-		}
-		if l.stuck() {
-			<-l.closed
-			return net.ErrClosed
+		l.chunks++
+		for taken := false; !taken; taken = l.chunks < 50 { // the rest is for the time when it is stuck
+			select {
+			case <-l.closed:
+				return net.ErrClosed
+			case <-time.After(5 * time.Millisecond):
+			}
+			if l.stuck() {
+				<-l.closed
+				return net.ErrClosed
+			}
 		}
 	}
 	return l.Link.Write(head, body)
@@ -348,6 +354,7 @@ func TestRefusedStartKeepsTheIdentity(t *testing.T) {
 // A stop is heard while a takeover waits for the lease, and nothing is promised then.
 func TestInterruptedTakeover(t *testing.T) {
 	c := newCouple(t)
+	c.timeout = time.Minute // the lease is not over before the stop
 	c.start(1, Follower, 0)
 	c.start(0, Leader, 1)
 	c.await("writable", func() bool { return c.nodes[0].PairStatus().Writable })

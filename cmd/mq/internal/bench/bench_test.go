@@ -283,6 +283,9 @@ func TestMeasurements(t *testing.T) {
 			cfg := config(fakeBroker(t, 0, nil))
 			cfg.NetHTTP = netHTTP
 			r, err := measure(cfg)
+			for try := 1; try < 10 && err == nil && r.Records == 0; try++ { // the window has passed by
+				r, err = measure(cfg)
+			}
 			if err != nil || r.Records == 0 || r.Rate <= 0 || r.Size != 100 || r.ClientCPU <= 0 {
 				t.Errorf("%s: %+v, %v", name, r, err)
 			}
