@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net/http"
 	"os/exec"
 	"strings"
 	"testing"
@@ -58,6 +59,7 @@ func TestClusterHungDisk(t *testing.T) {
 	defer client.Close()
 	run := begin(t, l, client)
 	c.awaitAck(l, time.Now())
+	syncs := process.TimeSyncs(t, c.dir)
 	end := slowDisk(t, c.Nodes[leader].Process.PID, time.Minute)
 	hung := time.Now()
 	var took time.Duration
@@ -70,8 +72,8 @@ func TestClusterHungDisk(t *testing.T) {
 		}
 		return "none"
 	})
-	if took > takeoverMax {
-		t.Errorf("another node led %v after the leader's disk hung, want at most %v", took, takeoverMax)
+	if most := leadMax(takeoverMax, syncs.Stop()); took > most {
+		t.Errorf("another node led %v after the leader's disk hung, want at most %v", took, most)
 	}
 	others := c.clientOf(nil, c.Others(leader)...)
 	defer others.Close()
@@ -94,36 +96,63 @@ func TestClusterHungDisk(t *testing.T) {
 	t.Logf("another node led after %v, and took writes after %v; %v", took, writes, l.Checker.Report())
 }
 
-// TestClusterSlowFollower makes each sync of a follower slow: that costs the others little.
+// TestClusterSlowFollower makes each sync of a follower slow: that costs the others little. The same is measured without,
+// before it and after it, and counts against the worse of both: the disk may have got busy in between.
 func TestClusterSlowFollower(t *testing.T) {
 	c := newCluster(t, 3)
 	l := newLoad(load.Config{Seed: process.Seed(t), Publishers: 2, Consumers: -1, Readers: -1, Quiet: true, Large: -1})
-	leader := c.startWhole()
-	client := c.clientOf(nil, leader)
+	c.startWhole()
+	client := c.client(nil)
 	defer client.Close()
-	var a answers
-	timed := c.clientOf(a.hear, leader)
-	defer timed.Close()
 	run := begin(t, l, client)
-	measure := func() (s stopwatch) {
-		from := len(a.all())
-		for range 200 {
-			l.Probe(t.Context(), timed, 100)
+	const tries = 3
+	for try := 1; ; try++ {
+		leader := c.AwaitWhole(patience)
+		slow := c.Others(leader)[0]
+		stalled := c.stalls()
+		before := c.publishes(l, leader)
+		end := slowDisk(t, c.Nodes[slow].Process.PID, 200*time.Millisecond)
+		during := c.publishes(l, leader)
+		end()
+		c.AwaitWhole(patience)
+		after := c.publishes(l, leader)
+		t.Logf("a publish: %v; with a slow follower: %v; without one again: %v", before, during, after)
+		if len(before) < publishesMin || len(during) < publishesMin || len(after) < publishesMin {
+			if try == tries || stalled(c.Others(slow)...) == "" {
+				t.Fatalf("node %d does not take publishes\n%s", leader, c.Said())
+			}
+			continue // it has given up the lead for want of its disk
 		}
-		for _, h := range a.all()[from:] {
-			s = append(s, h.Took)
+		without, d := max(before.median(), after.median()), during.median()
+		if d <= 4*without+20*time.Millisecond {
+			break
 		}
-		return s
-	}
-	before := measure()
-	end := slowDisk(t, c.Nodes[c.Others(leader)[0]].Process.PID, 200*time.Millisecond)
-	during := measure()
-	end()
-	if b, d := before.median(), during.median(); d > 4*b+20*time.Millisecond {
-		t.Errorf("a publish takes %v with a slow follower, and %v without", d, b)
+		if try == tries {
+			t.Errorf("a publish takes %v with a slow follower, and %v without", d, without)
+			break
+		}
 	}
 	run.stop()
 	c.check(l)
 	c.finish(l)
-	t.Logf("a publish: %v; with a slow follower: %v", before, during)
+}
+
+// publishesMin is how many publishes a median needs.
+const publishesMin = 20
+
+// publishes publishes to a node one record after another, and returns how long each took that was acknowledged: 200, but no
+// more after some time than a median needs; fewer if the node does not lead.
+func (c *cluster) publishes(l *load.Load, node int) (took stopwatch) {
+	const most, enough = 200, 15 * time.Second
+	client := c.clientOf(nil, node)
+	defer client.Close()
+	for began := time.Now(); len(took) < most && (len(took) < publishesMin || time.Since(began) < enough); {
+		switch a := l.Probe(c.t.Context(), client, 100); {
+		case a.Outcome == load.Done:
+			took = append(took, a.Took)
+		case a.Status == http.StatusTemporaryRedirect || time.Since(began) > patience:
+			return took
+		}
+	}
+	return took
 }

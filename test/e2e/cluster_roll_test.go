@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -147,6 +148,7 @@ func TestClusterRoll(t *testing.T) {
 func TestClusterTransfer(t *testing.T) {
 	const longest = 2 * time.Second // 200 ms, on a machine that is not busy with other tests
 	c := newCluster(t, 3)
+	c.buildMQ() // now: it keeps the machine busy
 	l := newLoad(load.Config{Seed: process.Seed(t), Publishers: 2})
 	c.startWhole()
 	client := c.client(nil)
@@ -154,22 +156,16 @@ func TestClusterTransfer(t *testing.T) {
 	run := begin(t, l, client)
 	all := c.call(8)
 	all.await(c, 100)
+	syncs := process.TimeSyncs(t, c.dir)
 	var gaps stopwatch
 	for i := range process.Count(t, "MQ_CLUSTER_TRANSFERS", 3) {
-		to := c.Others(c.AwaitWhole(patience))[i%2]
-		all.forget()
-		if out, err := c.mq("cluster", "transfer", "--to", fmt.Sprint(to)); err != nil {
-			t.Fatalf("%v\n%s\n%s", err, out, c.Said())
-		}
-		if leader := c.Leader(patience); leader != to {
-			t.Errorf("node %d leads, want %d", leader, to)
-		}
+		c.transfer(all, syncs, i%2)
 		gap := all.await(c, 50)
 		gaps = append(gaps, gap)
 		report.Count(t, "transfers of the lead", 1)
 		report.Figure(t, "longest call while the lead is handed over", gap.Seconds(), "s")
-		if gap > longest {
-			t.Errorf("a call took %v", gap)
+		if slowest := syncs.Slowest(); gap > longest+transferSyncs*slowest {
+			t.Errorf("a call took %v, with syncs of %v", gap, slowest)
 		}
 	}
 	all.stop()
@@ -183,13 +179,53 @@ func TestClusterTransfer(t *testing.T) {
 	t.Logf("longest call while the lead is handed over: %v", gaps)
 }
 
-// mq runs mq with the addresses and the token of the cluster.
+// transferSyncs is how many syncs may stand between the wish that another node leads and the first write that it takes.
+const transferSyncs = 20
+
+// transfer hands the lead over to one of the followers by mq, and begins to measure calls and syncs anew when it does. Where
+// syncs are slow, that node may not get ready within the election timeout that it has: then nothing was done, and it is asked
+// again.
+func (c *cluster) transfer(all *callers, syncs *process.Syncs, follower int) {
+	c.t.Helper()
+	const most = 10
+	for try := 1; ; try++ {
+		to := c.Others(c.AwaitWhole(patience))[follower]
+		stalled := c.stalls()
+		all.forget()
+		syncs.Forget()
+		out, err := c.mq("cluster", "transfer", "--to", fmt.Sprint(to))
+		if err == nil {
+			leader := c.Leader(patience)
+			if leader == to {
+				return
+			}
+			if stalled(c.all()...) == "" || try == most {
+				c.t.Errorf("node %d leads, want %d", leader, to)
+				return
+			}
+		}
+		refused := strings.Contains(out, "the lead was not handed over") && strings.Contains(out, "nothing was done")
+		slow := transferSyncs*syncs.Slowest() > electionTimeout
+		if err != nil && !(refused && slow) || try == most {
+			c.t.Fatalf("%v\n%s\nwith syncs of %v\n%s", err, out, syncs.Slowest(), c.Said())
+		}
+		c.t.Logf("try %d: %v\n%s", try, err, out)
+		all.await(c, 50) // the calls that waited meanwhile
+	}
+}
+
+// buildMQ builds what mq runs.
+func (c *cluster) buildMQ() {
+	c.t.Helper()
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(c.dir, "mq"), "example.com/mq/cmd/mq").CombinedOutput(); err != nil {
+		c.t.Fatalf("build mq: %v\n%s", err, out)
+	}
+}
+
+// mq runs mq with the addresses and the token of the cluster, after buildMQ.
 func (c *cluster) mq(words ...string) (string, error) {
 	c.t.Helper()
 	path := filepath.Join(c.dir, "mq")
-	if out, err := exec.Command("go", "build", "-o", path, "example.com/mq/cmd/mq").CombinedOutput(); err != nil {
-		c.t.Fatalf("build mq: %v\n%s", err, out)
-	}
 	urls := ""
 	for i, u := range c.URLs() {
 		if i > 0 {

@@ -2,9 +2,13 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +24,21 @@ const (
 	electionTimeout = 500 * time.Millisecond
 	// healMax is how long a node may take to be whole again that lost some or all of its data.
 	healMax = time.Minute
+	// voteSyncs is how many syncs stand between a node that tries to lead and its election: two of its own, and two of another.
+	voteSyncs = 4
+	// takeoverSyncs is how many may stand between the end of a leader and the first write that another one takes: elections are
+	// repeated.
+	takeoverSyncs = 30
 )
+
+// leadMax returns how long it may take until another node leads, with syncs that take so long at most. quiet is the limit for a
+// disk that has little to do. On one on which the votes do not fit into an election timeout there is none: it takes luck.
+func leadMax(quiet, slowestSync time.Duration) time.Duration {
+	if voteSyncs*slowestSync > electionTimeout {
+		return patience
+	}
+	return quiet + takeoverSyncs*slowestSync
+}
 
 // cluster is a cluster of real processes, and what a test does with it.
 type cluster struct {
@@ -66,6 +84,60 @@ func newLoad(cfg load.Config) *load.Load {
 	l := load.New(cfg)
 	l.Checker.Doubt(true)
 	return l
+}
+
+// stalls begins to look for nodes that say that their disk does not answer: such a node rightly gives up its lead. The returned
+// function tells what some nodes have said of that since. It must not be asked about one that was stopped meanwhile: that one
+// cannot tell its pause from its disk's.
+func (c *cluster) stalls() (said func(numbers ...int) string) {
+	c.t.Helper()
+	from := make([]int, len(c.Nodes))
+	for i := range c.Nodes {
+		from[i] = len(c.log(i))
+	}
+	return func(numbers ...int) (text string) {
+		c.t.Helper()
+		for _, i := range numbers {
+			for line := range strings.Lines(c.log(i)[from[i]:]) {
+				if strings.Contains(line, "the disk does not answer") {
+					text += fmt.Sprintf("node %d: %s", i, line)
+				}
+			}
+		}
+		return text
+	}
+}
+
+// all returns the numbers of all nodes.
+func (c *cluster) all() (numbers []int) {
+	for i := range c.Nodes {
+		numbers = append(numbers, i)
+	}
+	return numbers
+}
+
+// log returns all that a node has said.
+func (c *cluster) log(i int) string {
+	c.t.Helper()
+	text, err := os.ReadFile(c.Nodes[i].Log)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// undisturbed lets a scenario happen in which nodes must keep their lead. It happens again where it says that the disk spoiled
+// it, but at most so often: the last time counts in any case.
+func undisturbed(t *testing.T, scenario func(last bool) (spoiled string)) {
+	t.Helper()
+	const most = 3
+	for try := 1; try <= most; try++ {
+		spoiled := scenario(try == most)
+		if spoiled == "" {
+			return
+		}
+		t.Logf("try %d of %d was spoiled by a disk that did not answer: %s", try, most, spoiled)
+	}
 }
 
 // awaitAck waits until a publish is acknowledged that was sent after an instant, and returns how long after it that is.

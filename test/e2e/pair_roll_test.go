@@ -12,7 +12,7 @@ import (
 // TestPairEmptySegment: a leader is killed after it has begun a segment, and before there is an entry in it. It comes back as
 // the follower of one that goes on in the segment before.
 func TestPairEmptySegment(t *testing.T) {
-	p := newPair(t, append([]string{"-replica-timeout", "300ms"}, small...)...)
+	p := newPair(t, small...)
 	l := load.New(load.Config{})
 	p.start()
 	c := p.clientOf(0, nil)

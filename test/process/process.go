@@ -80,7 +80,7 @@ type Config struct {
 	Env    []string // further variables, NAME=value
 	Wrap   []string // a command that runs mqd: its words stand before mqd's
 
-	Listen  string       // address, host:port; empty: a free port of 127.0.0.1
+	Listen  string       // address, host:port; empty: a free one of this machine
 	Network *Network     // that mqd runs in; nil: that of the test
 	Client  *http.Client // reaches mqd by https; nil: it is reached by http
 	Log     string       // file that what mqd says is appended to; empty: only the last part is kept, in memory
@@ -102,11 +102,10 @@ type Process struct {
 func Start(cfg Config) (*Process, error) {
 	addr, client, scheme := cfg.Listen, http.DefaultClient, "http://"
 	if addr == "" {
-		port, err := freePort()
-		if err != nil {
+		var err error
+		if addr, err = FreeAddress(); err != nil {
 			return nil, err
 		}
-		addr = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	if cfg.Client != nil {
 		client, scheme = cfg.Client, "https://"
@@ -315,22 +314,6 @@ func FreeAddress() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no free address: %w", err)
-}
-
-// freePort returns a port that nobody listens on. It lies below the range that the kernel gives to
-// outgoing connections, so that none of those can take it.
-func freePort() (int, error) {
-	const first, last = 12000, 32000
-	start := first + (os.Getpid()*131+int(time.Now().UnixNano()/1000))%(last-first)
-	for i := range last - first {
-		port := first + (start-first+i)%(last-first)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			l.Close()
-			return port, nil
-		}
-	}
-	return 0, errors.New("no free port")
 }
 
 // tail keeps the last bytes written to it.
