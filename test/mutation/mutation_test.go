@@ -145,6 +145,44 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A test that fails by chance without a fault gets more rounds, and the fault is noticed only within one of them.
+func TestRounds(t *testing.T) {
+	for _, c := range []struct {
+		ends     string // of the runs: with the fault, without it, and so on; r is red
+		left     string // runs that there were not
+		by, err  string
+		survived bool
+	}{
+		{ends: "rgr", left: "r", by: "sum TestScripted"},
+		{ends: "rrrgr", left: "r", by: "sum TestScripted"},
+		{ends: "rrrrrgr", left: "r", by: "sum TestScripted"},
+		{ends: "gr", left: "r", survived: true},
+		{ends: "rrgr", left: "r", survived: true}, // neither round has both
+		{ends: "rrrrrrrg", left: "rg", err: "TestScripted fails without the fault, too"},
+	} {
+		file := filepath.Join(t.TempDir(), "ends")
+		if err := os.WriteFile(file, []byte(c.ends), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := fixture(t, "survives")
+		cfg.list[slices.IndexFunc(cfg.list, func(m Mutation) bool { return m.Name == "survives" })].Checks = []Check{
+			{Package: "./sum", Run: "TestScripted", Env: []string{"MQ_TEST_SCRIPT=" + file}, Timeout: time.Minute},
+		}
+		report, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := report.Results[0]
+		if strings.Join(r.CaughtBy, ", ") != c.by || r.Survived != c.survived || (r.Err != "") != (c.err != "") || !strings.Contains(r.Err, c.err) || string(left) != c.left {
+			t.Errorf("%s: got %+v, and left %q", c.ends, r, left)
+		}
+	}
+}
+
 // tree returns the content of all files of a folder.
 func tree(t *testing.T, root string) string {
 	t.Helper()

@@ -170,30 +170,61 @@ func (r *runner) judge(ctx context.Context, m *Mutation, result *Result) error {
 		return err
 	}
 	for _, c := range r.checks(m) {
-		o := r.gc.run(ctx, &c, overlay, dir, !r.cfg.Wide)
-		result.CPUSeconds += o.cpu.Seconds()
-		if o.err != nil {
-			return o.err
-		}
-		if err := r.confirm(ctx, c, dir, o.failed, result); err != nil {
+		failed, err := r.notice(ctx, c, overlay, dir, result)
+		if err != nil {
 			return err
 		}
-		for _, test := range o.failed {
+		for _, test := range failed {
 			name := strings.TrimPrefix(c.Package, "./") + " " + test
 			if !slices.Contains(result.CaughtBy, name) {
 				result.CaughtBy = append(result.CaughtBy, name)
 			}
 		}
-		if len(o.failed) > 0 && !r.cfg.Wide {
+		if len(failed) > 0 && !r.cfg.Wide {
 			break
 		}
 	}
 	return nil
 }
 
+// rounds is how often a check is run with and without a fault, at most, until one round tells whether it notices.
+const rounds = 3
+
+// notice returns the tests of a check that notice a mutation: in one and the same round they are red with it and green without.
+// A test may fail by chance on a busy machine. One that fails without the fault in each round is an error.
+func (r *runner) notice(ctx context.Context, c Check, overlay, dir string, result *Result) (failed []string, err error) {
+	for round := range rounds {
+		o := r.gc.run(ctx, &c, overlay, dir, !r.cfg.Wide)
+		result.CPUSeconds += o.cpu.Seconds()
+		if o.err != nil {
+			return nil, o.err
+		}
+		err = r.confirm(ctx, c, dir, o.failed, round == 0, result)
+		if err == nil {
+			return o.failed, nil
+		}
+		if !errors.As(err, new(*redError)) {
+			return nil, err
+		}
+		r.logf("%s, round %d: %v", result.Name, round+1, err)
+	}
+	return nil, err
+}
+
+// redError says that tests fail without a fault.
+type redError struct {
+	failed []string
+	check  Check
+}
+
+func (e *redError) Error() string {
+	return fmt.Sprintf("%s fails without the fault, too, in check %q", strings.Join(e.failed, ", "), e.check)
+}
+
 // confirm sees that tests which fail with a mutation pass without it: else it is not the mutation that they notice, but the
-// machine. One that did not come to its end in time must do so in half of it.
-func (r *runner) confirm(ctx context.Context, c Check, dir string, failed []string, result *Result) error {
+// machine. One that did not come to its end in time must do so in half of it. If known will do, a check need not run that was
+// green before.
+func (r *runner) confirm(ctx context.Context, c Check, dir string, failed []string, known bool, result *Result) error {
 	if len(failed) == 0 {
 		return nil
 	}
@@ -209,7 +240,7 @@ func (r *runner) confirm(ctx context.Context, c Check, dir string, failed []stri
 		c.Run = "^(" + strings.Join(names, "|") + ")$"
 	}
 	r.mu.Lock()
-	known := r.green[c.String()]
+	known = known && r.green[c.String()]
 	r.mu.Unlock()
 	if known {
 		return nil
@@ -220,7 +251,7 @@ func (r *runner) confirm(ctx context.Context, c Check, dir string, failed []stri
 	case o.err != nil:
 		return fmt.Errorf("without the fault: %w", o.err)
 	case len(o.failed) > 0:
-		return fmt.Errorf("%s fails without the fault, too, in check %q", strings.Join(o.failed, ", "), c)
+		return &redError{o.failed, c}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

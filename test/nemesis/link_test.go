@@ -231,8 +231,8 @@ func TestCut(t *testing.T) {
 		}
 	}
 	address := echo(t, places[1])
-	hears := func(from int) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	hears := func(from int, within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		conn, err := places[from].Network.DialContext(ctx, "tcp", address)
 		if err == nil {
@@ -240,27 +240,29 @@ func TestCut(t *testing.T) {
 		}
 		return err
 	}
+	const dropped = 200 * time.Millisecond // is waited where no answer can come
 	for _, c := range []struct {
-		name string
-		do   func() (Undo, error)
+		name   string
+		within time.Duration
+		do     func() (Undo, error)
 	}{
-		{"both ways", func() (Undo, error) { return Cut(places[0], places[1]) }},
-		{"one way", func() (Undo, error) { return Deafen(places[1].Network, places[0].Address) }},
-		{"the other way", func() (Undo, error) { return Deafen(places[0].Network, places[1].Address) }},
-		{"refused", func() (Undo, error) { return Refuse(places[1].Network, places[0].Address) }},
+		{"both ways", dropped, func() (Undo, error) { return Cut(places[0], places[1]) }},
+		{"one way", dropped, func() (Undo, error) { return Deafen(places[1].Network, places[0].Address) }},
+		{"the other way", dropped, func() (Undo, error) { return Deafen(places[0].Network, places[1].Address) }},
+		{"refused", patience, func() (Undo, error) { return Refuse(places[1].Network, places[0].Address) }},
 	} {
 		undo, err := c.do()
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = hears(0)
+		err = hears(0, c.within)
 		if err == nil {
 			t.Errorf("%s: connected", c.name)
 		}
 		if refused := err != nil && strings.Contains(err.Error(), "refused"); refused != (c.name == "refused") {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if err := hears(2); err != nil { // both see the third
+		if err := hears(2, patience); err != nil { // both see the third
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if err := undo(); err != nil {

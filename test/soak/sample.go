@@ -22,6 +22,8 @@ type sample struct {
 	published  float64       // records, since the start of the process
 	moved      float64       // bytes of keys and values that the cleaner moved
 	requestIDs float64       // remembered
+	heard      [2]float64    // publishes that were done, or may have been: before the node was asked, and after it
+	quiet      time.Duration // since the newest publish was sent that is acknowledged
 	scrubs     float64       // when the last pass of the scrubber ended, as a Unix time; 0 for none
 	damage     float64       // found by it
 	p50, p99   time.Duration // of publishes since the sample before; of all nodes

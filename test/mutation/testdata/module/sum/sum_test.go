@@ -65,3 +65,21 @@ func TestBlocks(t *testing.T) {
 	}
 	<-make(chan bool)
 }
+
+// TestScripted ends as a file says, one letter for each run.
+func TestScripted(t *testing.T) {
+	name := os.Getenv("MQ_TEST_SCRIPT")
+	if name == "" {
+		t.Skip("nothing says how it ends")
+	}
+	ends, err := os.ReadFile(name)
+	if err != nil || len(ends) == 0 {
+		t.Fatalf("once more than was expected: %v", err)
+	}
+	if err := os.WriteFile(name, ends[1:], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if ends[0] == 'r' {
+		t.Error("it was asked to fail")
+	}
+}
