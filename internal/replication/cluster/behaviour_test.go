@@ -209,9 +209,21 @@ func TestFullFollower(t *testing.T) {
 }
 
 // A leader whose disk is full hands over to a node that has room.
-func TestFullLeader(t *testing.T) {
+func TestFullLeader(t *testing.T) { fullLeader(t, 0, 2*defaultElectionTimeout) }
+
+// The other node does not hear of it twice: it is told again after two election timeouts, and after four.
+func TestFullLeaderIsKept(t *testing.T) { fullLeader(t, 2, 7*defaultElectionTimeout) }
+
+func fullLeader(t *testing.T, unheard int32, limit time.Duration) {
 	virtual(t, func(t *testing.T) {
 		c := newCluster(t, 3)
+		var told atomic.Int32
+		c.tap = func(_, _ int, packet []byte) []byte {
+			if messageNames[packet[5]] == "timeout_now" && told.Add(1) <= unheard {
+				return nil
+			}
+			return packet
+		}
 		c.start()
 		l := c.leader()
 		c.awaitApplied(l.propose("before", 3))
@@ -225,8 +237,8 @@ func TestFullLeader(t *testing.T) {
 		}
 		began := c.clock.Monotonic()
 		c.await("another leader", func() bool { return l.role.Info().Role != RoleLeader && l.role.Info().Leader != NoNode })
-		if took := c.clock.Monotonic() - began; took > 2*defaultElectionTimeout {
-			t.Errorf("handed over after %v", took)
+		if took := c.clock.Monotonic() - began; took > limit || told.Load() != unheard+1 {
+			t.Errorf("handed over after %v, told %d times", took, told.Load())
 		}
 		m := c.leader()
 		c.awaitApplied(m.propose("room", 1), m)

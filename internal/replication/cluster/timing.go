@@ -130,12 +130,18 @@ func (r *Role) tickLeader(now time.Duration) {
 	if r.leading == 0 { // the library has just stepped down, which ready will note
 		return
 	}
+	if r.handing && r.transferee == NoNode { // it has not begun, or was given up
+		r.handing = false
+		r.nextPause = min(fullPause, 2*r.cfg.ElectionTimeout<<min(r.kept, 10))
+		r.kept++
+		r.cfg.Logger.Warn("the disk is full, and the other node has not taken the lead: another attempt follows", "after", r.nextPause)
+	}
 	if best := r.best(); best != NoNode {
 		if h := r.heir.Load(); h == nil || *h != (heir{r.leading, best}) {
 			r.heir.Store(&heir{r.leading, best})
 		}
-		if r.cfg.Full() && r.transferee == NoNode && (r.gaveUp == 0 || now-r.gaveUp >= fullPause) && r.has(best, r.commit) {
-			r.gaveUp = now
+		if r.cfg.Full() && r.transferee == NoNode && (r.gaveUp == 0 || now-r.gaveUp >= r.nextPause) && r.has(best, r.commit) {
+			r.gaveUp, r.nextPause, r.handing = now, fullPause, true
 			r.cfg.Logger.Warn("the disk is full: the lead is handed over", "peer", best)
 			r.handTo(best)
 		}
