@@ -288,7 +288,7 @@ func TestStale(t *testing.T) {
 	}
 	for what, list := range map[string][]Mutation{
 		"is 0 times":  edit("sum/sum.go", "	nothing of the kind\n", ""),
-		"is 7 times":  edit("sum/sum_test.go", "}\n", ""),
+		"is 8 times":  edit("sum/sum_test.go", "}\n", ""),
 		"is no Go":    edit("sum/sum.go", "	total := 0\n", "	total :=\n"),
 		"no such":     edit("sum/none.go", "	total := 0\n", ""),
 		"is 0  times": edit("sum/sum.go", "otal := 0\n", ""), // no whole line
