@@ -44,6 +44,9 @@ func newFake(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, n
 	return f
 }
 
+// noNode is the URL of a node that is down. No server of a test gets this port.
+const noNode = "http://127.0.0.1:1"
+
 func (f *fake) got() []received {
 	f.mu.Lock()
 	defer f.mu.Unlock()

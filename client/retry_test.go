@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -157,20 +156,14 @@ func TestWithoutRequestID(t *testing.T) {
 
 // TestNotConnectedIsNotSent: a node that cannot be reached has done nothing.
 func TestNotConnectedIsNotSent(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	down := "http://" + listener.Addr().String()
-	listener.Close()
-	c := quick(t, Config{Nodes: []string{down}, Retry: Retry{For: -1}})
-	_, err = publish(c, PublishOptions{})
+	c := quick(t, Config{Nodes: []string{noNode}, Retry: Retry{For: -1}})
+	_, err := publish(c, PublishOptions{})
 	if e := asError(t, err); e.Code != ErrTransport || e.Unknown || e.Attempts != 1 {
 		t.Errorf("got %+v", e)
 	}
 	// With another node it is sent there, even without a request id.
 	f := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) { say(w, 200, `{"offset":1}`) })
-	c = quick(t, Config{Nodes: []string{down}}, f)
+	c = quick(t, Config{Nodes: []string{noNode}}, f)
 	if _, err := publish(c, PublishOptions{NoRequestID: true}); err != nil {
 		t.Error(err)
 	}
@@ -370,8 +363,9 @@ func TestPauses(t *testing.T) {
 
 // TestGivesUp ends after Retry.For with the last error.
 func TestGivesUp(t *testing.T) {
+	t.Parallel()
 	f := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) { say(w, 503, notDoneAnswer) })
-	c := quick(t, Config{Retry: Retry{For: 50 * time.Millisecond, Backoff: time.Millisecond, BackoffMax: time.Millisecond}}, f)
+	c := quick(t, Config{Retry: Retry{For: 2 * time.Second, Backoff: 100 * time.Millisecond, BackoffMax: 100 * time.Millisecond}}, f)
 	_, err := publish(c, PublishOptions{})
 	if e := asError(t, err); e.Code != ErrUnavailable || e.Attempts < 2 || e.Attempts != len(f.got()) {
 		t.Errorf("got %+v after %d requests", e, len(f.got()))
@@ -385,11 +379,13 @@ func TestGivesUp(t *testing.T) {
 
 // TestHungNode: a node that takes the call and says nothing is left after Timeout, and the next one is asked.
 func TestHungNode(t *testing.T) {
+	t.Parallel()
+	const timeout = 2 * time.Second // also for the node that answers
 	release := make(chan struct{})
 	hung := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) { <-release })
 	defer close(release)
 	good := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) { say(w, 200, `{"offset":1}`) })
-	c := quick(t, Config{Timeout: 50 * time.Millisecond}, hung, good)
+	c := quick(t, Config{Timeout: timeout}, hung, good)
 	if _, err := publish(c, PublishOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +396,18 @@ func TestHungNode(t *testing.T) {
 	if _, err := publish(c, PublishOptions{}); err != nil || len(hung.got()) != 1 {
 		t.Errorf("%v, %d requests to the node that hangs", err, len(hung.got()))
 	}
-	_, err := publish(quick(t, Config{Timeout: 50 * time.Millisecond, Retry: Retry{For: -1}}, hung), PublishOptions{})
+	// Alone, over a connection that is there: what cannot connect is not in doubt.
+	hungNow := newFake(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		if n > 0 {
+			<-release
+		}
+		say(w, 200, `{"offset":1}`)
+	})
+	c = quick(t, Config{Timeout: timeout, Retry: Retry{For: -1}}, hungNow)
+	if _, err := publish(c, PublishOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := publish(c, PublishOptions{})
 	if e := asError(t, err); e.Code != ErrTransport || !e.Unknown || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %+v", e)
 	}

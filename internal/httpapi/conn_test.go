@@ -170,29 +170,28 @@ func TestExpectIsAnsweredBeforeTheBody(t *testing.T) {
 
 // TestSlowClients: time runs out for who is slow with the header, the body, or reading.
 func TestSlowClients(t *testing.T) {
-	s := start(t, func(c *Config) {
-		c.HeaderTimeout, c.TransferTimeout, c.IdleTimeout = 100*time.Millisecond, 200*time.Millisecond, 400*time.Millisecond
-	})
+	const header, transfer, idle = time.Second, 1250 * time.Millisecond, 1500 * time.Millisecond
+	s := start(t, func(c *Config) { c.HeaderTimeout, c.TransferTimeout, c.IdleTimeout = header, transfer, idle })
 	body := goodBodies[api.PathPublish]
 	for name, row := range map[string]struct {
 		message string
 		status  int // 0: closed without an answer
 		after   time.Duration
 	}{
-		"silent":            {"", 0, 100 * time.Millisecond},
-		"half a line":       {"POST /v1/pub", 408, 100 * time.Millisecond},
-		"half a header":     {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\n", 408, 100 * time.Millisecond},
-		"no body":           {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 24\r\n\r\n", 408, 200 * time.Millisecond},
-		"half a body":       {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 24\r\n\r\n{", 408, 200 * time.Millisecond},
-		"half a large body": {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n" + strings.Repeat(" ", 9000), 408, 200*time.Millisecond + timeFor(50000)},
-		"half a chunk":      {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n18\r\n{", 408, 200 * time.Millisecond},
-		"half a chunk size": {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1", 408, 200 * time.Millisecond},
-		"idle":              {request1(api.PathPublish, body), 200, 400 * time.Millisecond},
+		"silent":            {"", 0, header},
+		"half a line":       {"POST /v1/pub", 408, header},
+		"half a header":     {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\n", 408, header},
+		"no body":           {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 24\r\n\r\n", 408, transfer},
+		"half a body":       {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 24\r\n\r\n{", 408, transfer},
+		"half a large body": {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000\r\n\r\n" + strings.Repeat(" ", 9000), 408, transfer + timeFor(50000)},
+		"half a chunk":      {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n18\r\n{", 408, transfer},
+		"half a chunk size": {"POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1", 408, transfer},
+		"idle":              {request1(api.PathPublish, body), 200, idle},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := s.dial()
-			began := time.Now()
+			began := time.Now() // the server's time begins when it accepts
+			c := s.in(t).dial()
 			c.send(row.message)
 			if row.status != 0 {
 				if a := c.receive("POST"); a.status != row.status || row.status == 408 && (a.code() != "timeout" || !a.closed) {
@@ -207,8 +206,8 @@ func TestSlowClients(t *testing.T) {
 	}
 	t.Run("drip", func(t *testing.T) { // a byte now and then does not extend the time
 		t.Parallel()
-		c := s.dial()
 		began := time.Now()
+		c := s.in(t).dial()
 		go func() {
 			for _, b := range []byte("POST /v1/publish HTTP/1.1\r\n" + strings.Repeat("X", 4000)) {
 				if _, err := c.Write([]byte{b}); err != nil {
@@ -220,7 +219,7 @@ func TestSlowClients(t *testing.T) {
 		if a := c.receive("POST"); a.status != 408 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		if d := time.Since(began); d > 3*time.Second {
+		if d := time.Since(began); d > header+3*time.Second { // all of it takes 8 s
 			t.Errorf("it took %v", d)
 		}
 	})
@@ -346,13 +345,13 @@ func TestWaitEnds(t *testing.T) {
 
 // TestWaitIsLongerThanOtherTimes: the deadline for reading a request does not end a long poll.
 func TestWaitIsLongerThanOtherTimes(t *testing.T) {
-	s := start(t, func(c *Config) {
-		c.HeaderTimeout, c.TransferTimeout, c.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
-	})
+	t.Parallel()
+	const other, wait = 2 * time.Second, 3 * time.Second
+	s := start(t, func(c *Config) { c.HeaderTimeout, c.TransferTimeout, c.IdleTimeout = other, other, other })
 	s.post(api.PathPublish, goodBodies[api.PathPublish])
 	began := time.Now()
-	a := s.post(api.PathFetch, `{"topic":"t","offset":1,"wait_ms":300}`)
-	if d := time.Since(began); a.status != 200 || d < 300*time.Millisecond {
+	a := s.post(api.PathFetch, fmt.Sprintf(`{"topic":"t","offset":1,"wait_ms":%d}`, wait.Milliseconds()))
+	if d := time.Since(began); a.status != 200 || d < wait {
 		t.Errorf("after %v: %d %s", d, a.status, a.body)
 	}
 	go func() {
@@ -425,8 +424,8 @@ func TestShutdown(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
-	if _, err := net.Dial("tcp", r.addr); err == nil {
-		t.Error("the listener still accepts")
+	if err := ln.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener still accepts: %v", err)
 	}
 }
 
@@ -608,8 +607,7 @@ func TestShutdownFirst(t *testing.T) {
 	if err := s.Serve(ln); err != nil {
 		t.Errorf("Serve: %v", err)
 	}
-	if c, err := net.Dial("tcp", ln.Addr().String()); err == nil {
-		c.Close()
-		t.Error("the listener still accepts")
+	if err := ln.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener still accepts: %v", err)
 	}
 }

@@ -315,6 +315,13 @@ func (a *answer) field() string {
 	return f
 }
 
+// in is r for a subtest, whose own failures its connections report.
+func (r *running) in(t testing.TB) *running {
+	sub := *r
+	sub.t = t
+	return &sub
+}
+
 func (r *running) post(path, body string, headers ...string) *answer {
 	r.t.Helper()
 	return r.do("POST", path, body, headers...)

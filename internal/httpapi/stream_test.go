@@ -123,12 +123,14 @@ func TestStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const limit = 1500 * time.Millisecond
 	for name, config := range map[string]*tls.Config{"plain": nil, "tls": withTLS} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			kinds := make(chan string, 1)
 			s := start(t, func(c *Config) {
 				// Shorter than the test: a stream must not be under the deadlines of a request.
-				c.TLS, c.HeaderTimeout, c.IdleTimeout, c.TransferTimeout = config, 400*time.Millisecond, 400*time.Millisecond, 400*time.Millisecond
+				c.TLS, c.HeaderTimeout, c.IdleTimeout, c.TransferTimeout = config, limit, limit, limit
 				withStream(func(conn net.Conn) {
 					kinds <- fmt.Sprintf("%T", conn)
 					buf := make([]byte, 64<<10)
@@ -156,7 +158,7 @@ func TestStream(t *testing.T) {
 			c.send(goodUpgrade)
 			c.switched()
 			c.echo("hello")
-			<-time.After(200 * time.Millisecond)
+			<-time.After(limit + 500*time.Millisecond)
 			for range 100 {
 				c.echo("ping")
 			}

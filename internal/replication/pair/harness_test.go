@@ -53,6 +53,7 @@ type queue struct {
 	closed  bool // nothing comes any more
 	gone    bool // nobody reads any more
 	stuck   bool // nothing is taken: the writer waits
+	waits   int  // writers that wait
 	deaf    bool // what is written is lost
 }
 
@@ -82,7 +83,9 @@ func (p *pipe) Write(head, body []byte) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.stuck && !q.closed && !q.gone {
+		q.waits++
 		q.changed.Wait()
+		q.waits--
 	}
 	if q.closed || q.gone {
 		return io.ErrClosedPipe

@@ -276,40 +276,45 @@ func TestStuckLink(t *testing.T) {
 		w.follow(5)
 		w.lead(1, 5)
 		deadline := time.Now().Add(10 * time.Second)
-		for !w.leader.Pair().Writable || !w.leader.MayAnswer() {
-			if time.Now().After(deadline) {
-				t.Fatalf("no session: %+v", w.leader.Pair())
+		until := func(what string, cond func() bool) {
+			for !cond() {
+				if time.Now().After(deadline) {
+					t.Fatalf("waited in vain until %s: %+v", what, w.leader.Pair())
+				}
+				runtime.Gosched()
 			}
-			runtime.Gosched()
 		}
+		until("there is a session", func() bool { return w.leader.Pair().Writable && w.leader.MayAnswer() })
 		w.setDial(unplugged)
 		w.link.out.set(func() { w.link.out.stuck = true })
 		ended := make(chan error, 1)
 		go func() { ended <- w.propose() }()
+		until("Propose is stuck", func() (stuck bool) {
+			w.link.out.set(func() { stuck = w.link.out.waits > 0 })
+			return stuck
+		})
 		if closing {
 			go w.leader.Close()
 		}
-		for moved := time.Duration(0); ; moved += testTimeout / 8 {
+		moved := time.Duration(0) // by the clock, which stands still for Close
+		for waits := true; waits; {
 			select {
 			case err := <-ended:
 				if err != nil && !(closing && errors.Is(err, replication.ErrStopped)) {
 					t.Fatal(err)
 				}
-				if moved > 0 && closing {
-					t.Fatalf("Propose waited %v for Close", moved)
-				}
+				waits = false
 			case <-time.After(20 * time.Millisecond):
-				if closing {
-					moved -= testTimeout / 8
-				} else {
+				if !closing && moved < testTimeout+testTimeout/4 {
 					manual.Advance(testTimeout / 8)
-				}
-				if moved > testTimeout+testTimeout/4 || time.Now().After(deadline) {
+					moved += testTimeout / 8
+				} else if time.Now().After(deadline) {
 					t.Fatalf("Propose still waits after %v", moved)
 				}
-				continue
 			}
-			break
+		}
+		if !closing && moved < testTimeout {
+			t.Fatalf("Propose was held up for %v", moved)
 		}
 		w.close()
 	}
