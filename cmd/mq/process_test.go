@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -148,6 +149,8 @@ func importSurvivesKill(t *testing.T, events []byte, topic string, records uint6
 		t.Fatal(err)
 	}
 	killed := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(killed) })
+	defer tell()
 	go func() {
 		stdin.Write(events[:len(events)/10*9])
 		<-killed
@@ -156,7 +159,7 @@ func importSurvivesKill(t *testing.T, events []byte, topic string, records uint6
 	}()
 	awaitRecords(t, s, topic, records)
 	s.kill()
-	close(killed)
+	tell()
 	if err := first.Wait(); err == nil || !strings.Contains(errs.String(), "the same command can be run again") {
 		t.Fatalf("the import ended with %v: %s", err, errs.String())
 	}

@@ -325,7 +325,7 @@ func (b *Broker) propose(t *batch, take take) error {
 	b.decide(t, take)
 	t.last = b.deciding.last + entry.Index(t.frames.Len())
 	b.flightMu.Lock()
-	if err := b.dead; err != nil { // since the op was queued, or Failed is at work right now
+	if err := b.dead; err != nil { // since the op was queued, or right now
 		b.flightMu.Unlock()
 		return fmt.Errorf("%w: %w", replication.ErrFailedBefore, err)
 	}

@@ -126,7 +126,8 @@ type Broker struct {
 	// Owned by whoever holds the baton.
 	deciding decider
 
-	ops opPool
+	// Not a part of the broker: the runtime holds on to a pool for a while, and would to all of the broker.
+	ops *opPool
 
 	flightMu  sync.Mutex        // guards the fields below
 	flight    []*batch          // proposed, not yet applied, by rising last index
@@ -164,6 +165,7 @@ const starting = "the node is starting"
 // New returns a broker that serves reads. Writes need Start.
 func New(cfg Config) *Broker {
 	b := &Broker{
+		ops: new(opPool),
 		log: cfg.Log, index: cfg.Index, reindex: cfg.Reindex, clock: cfg.Clock, logger: cfg.Logger, observer: cfg.Observer,
 		window: cfg.Window, retention: cfg.Retention, idle: cfg.IdleMarker, follower: cfg.Follower, leader: cfg.Leader,
 		checkEvery: cfg.CheckEvery, checked: cfg.Checked,

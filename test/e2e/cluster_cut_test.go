@@ -23,9 +23,10 @@ func TestClusterCut(t *testing.T) {
 	dice := rand.New(rand.NewPCG(seed, 99))
 	draw(t, dice, "MQ_CLUSTER_CUTS", 2, clusterCuts, func(i int, s scenario[func(*clusterCut)]) {
 		t.Run(fmt.Sprintf("%d: %s", i, s.name), func(t *testing.T) {
+			own := dice.Uint64()
 			undisturbed(t, func(last bool) string {
 				w := newWires(t)
-				return w.cut(s.do, dice, last)
+				return w.cut(s.do, rand.New(rand.NewPCG(seed, own)), last)
 			})
 		})
 	})

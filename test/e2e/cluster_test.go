@@ -24,17 +24,15 @@ const (
 	electionTimeout = 500 * time.Millisecond
 	// healMax is how long a node may take to be whole again that lost some or all of its data.
 	healMax = time.Minute
-	// voteSyncs is how many syncs stand between a node that tries to lead and its election: two of its own, and two of another.
-	voteSyncs = 4
-	// takeoverSyncs is how many may stand between the end of a leader and the first write that another one takes: elections are
-	// repeated.
-	takeoverSyncs = 30
+	// takeoverSyncs is how many syncs may stand between the end of a leader and the first write that another one takes: a vote is
+	// two on each of two nodes, and elections are repeated.
+	takeoverSyncs = 60
 )
 
 // leadMax returns how long it may take until another node leads, with syncs that take so long at most. quiet is the limit for a
-// disk that has little to do. On one on which the votes do not fit into an election timeout there is none: it takes luck.
+// disk that has little to do. Where a sync has taken longer than an election may, there is none: it takes luck.
 func leadMax(quiet, slowestSync time.Duration) time.Duration {
-	if voteSyncs*slowestSync > electionTimeout {
+	if slowestSync > electionTimeout {
 		return patience
 	}
 	return quiet + takeoverSyncs*slowestSync

@@ -159,7 +159,7 @@ func meetsFull(p *process.Process) (bool, error) {
 		return false, err
 	}
 	r.Header.Set("X-Raft-Token", process.RaftToken)
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := (&http.Client{Timeout: patience}).Do(r)
 	if err != nil {
 		return false, err
 	}

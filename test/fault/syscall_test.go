@@ -81,7 +81,7 @@ func failCalls(t *testing.T, l *load.Load, node *process.Node, calls string, fir
 	const (
 		// inLog is the margin where what publishes wait for has failed itself: no other one can overtake it.
 		inLog = 50 * time.Millisecond
-		// beside is the margin where something has failed that goes on beside publishes, as a snapshot does: the thread that
+		// beside is the margin where something has failed that goes on beside publishes, as a snapshot does, or any rename: the thread that
 		// has met it must run once more until anybody knows, on a busy machine.
 		beside = 2 * time.Second
 	)

@@ -191,7 +191,8 @@ func (r *runner) judge(ctx context.Context, m *Mutation, result *Result) error {
 const rounds = 3
 
 // notice returns the tests of a check that notice a mutation: in one and the same round they are red with it and green without.
-// A test may fail by chance on a busy machine. One that fails without the fault in each round is an error.
+// A test may fail by chance on a busy machine. One that fails without the fault in each round is an error. In the first round
+// a check that was green without any fault before, for another mutation, counts as green.
 func (r *runner) notice(ctx context.Context, c Check, overlay, dir string, result *Result) (failed []string, err error) {
 	for round := range rounds {
 		o := r.gc.run(ctx, &c, overlay, dir, !r.cfg.Wide)

@@ -135,7 +135,7 @@ func ahead(url, topic string) string {
 	if err != nil {
 		return err.Error()
 	}
-	answer, err := http.Post(url+"/v1/fetch", "application/json", bytes.NewReader(body))
+	answer, err := (&http.Client{Timeout: patience}).Post(url+"/v1/fetch", "application/json", bytes.NewReader(body))
 	if err != nil {
 		return err.Error()
 	}

@@ -305,6 +305,7 @@ func (s *soak) judge(node int, all []sample, long time.Duration) {
 		of           func(sample) float64
 		share, slack float64
 	}{
+		{"bytes that live", live, 2, 4 * segment}, // they follow the rate, where limits are by age
 		{"bytes of index files", func(x sample) float64 { return float64(x.disk.indexes) }, 1.2, segment / 4},
 		{"bytes of other files", func(x sample) float64 { return float64(x.disk.other) }, 1.2, segment},
 		{"bytes of memory", memory, 1.15, 8e6},

@@ -212,7 +212,66 @@ func TestFullFollower(t *testing.T) {
 func TestFullLeader(t *testing.T) { fullLeader(t, 0, 2*defaultElectionTimeout) }
 
 // The other node does not hear of it twice: it is told again after two election timeouts, and after four.
-func TestFullLeaderIsKept(t *testing.T) { fullLeader(t, 2, 7*defaultElectionTimeout) }
+func TestFullLeaderIsKept(t *testing.T) { fullLeader(t, 2, 9*defaultElectionTimeout) }
+
+// A full leader that was asked in vain, loses the lead and comes back is not more eager for it: each pause is twice as long.
+func TestFullLeaderComesBack(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := newCluster(t, 3)
+		c.start()
+		l := c.leader()
+		c.awaitApplied(l.propose("before", 3))
+		time.Sleep(time.Second)
+		var mu sync.Mutex
+		var told []time.Duration
+		c.mu.Lock()
+		c.tap = func(from, _ int, packet []byte) []byte {
+			if from != l.n || messageNames[packet[5]] != "timeout_now" {
+				return packet
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, c.clock.Monotonic())
+			return nil
+		}
+		c.mu.Unlock()
+		times := func(n int) (at []time.Duration) {
+			c.await(fmt.Sprint("told ", n, " times"), func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				at = slices.Clone(told)
+				return len(at) == n
+			})
+			return at
+		}
+		full := func(is bool) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.full = is
+		}
+		full(true)
+		times(2)
+		c.isolate(l.n, true)
+		c.await("another leader", func() bool {
+			return slices.ContainsFunc(c.others(l), func(n *node) bool { return n.role.Info().Role == RoleLeader })
+		})
+		full(false)
+		c.isolate(l.n, false)
+		m := c.leader()
+		c.awaitApplied(m.propose("another", 1))
+		if err := m.role.Transfer(within(t, 5*time.Second), l.n); err != nil {
+			t.Fatal(err)
+		}
+		c.await("the lead is back", func() bool { return c.leader() == l })
+		full(true)
+		// It was given up after one election timeout; the third pause is of eight.
+		if at := times(4); at[3]-at[2] < 9*defaultElectionTimeout {
+			t.Errorf("told at %v", at)
+		}
+		full(false)
+		c.settle()
+	})
+}
 
 func fullLeader(t *testing.T, unheard int32, limit time.Duration) {
 	virtual(t, func(t *testing.T) {

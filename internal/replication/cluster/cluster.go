@@ -56,7 +56,7 @@ const (
 	// pullPause is how long a node that has to pull what it lacks is left alone before raft probes it again.
 	pullPause = time.Second
 	// fullPause is how long a leader that gave its lead away because of a full disk waits before it does so again. When the
-	// other node did not take it, it waits two election timeouts at first, and twice as long each time.
+	// other node did not take it, it waits two election timeouts at first, and twice as long each time, up to that.
 	fullPause = time.Minute
 	// fullRetry is how often a follower whose disk is full tries to write again.
 	fullRetry = 250 * time.Millisecond

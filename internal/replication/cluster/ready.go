@@ -66,7 +66,7 @@ func (r *Role) follow(rd *raft.Ready) {
 // turn notes that this node leads in a term from now on, or, with 0, that it does not any more. What is committed in this
 // very step is not this node's doing, and comes later.
 func (r *Role) turn(leading entry.Term, rd *raft.Ready) {
-	r.handing, r.kept = false, 0
+	r.handing = false // kept stays: the lead may be back in a moment
 	if r.leading != 0 {
 		if r.led == r.leading && r.lostBy != r.led {
 			r.lostAt, r.lostBy = max(r.commit, r.reported), r.led

@@ -68,10 +68,10 @@ type Role struct {
 	passed     int           // elections that were not tried because the disk is full
 	chokedAt   time.Duration // since when most disks are full and nothing more is committed; 0 for not
 	chokedFor  entry.Index   // what was committed then
-	gaveUp     time.Duration // when the lead was last given away because of a full disk; 0 for never
+	gaveUp     time.Duration // when the lead was last given away because of a full disk, or that failed; 0 for never
 	nextPause  time.Duration // how long after gaveUp that may be again
 	handing    bool          // this is being done
-	kept       int           // how often in this term the other node did not take it
+	kept       int           // how often in a row the other node did not take it; a long while without an attempt ends the row
 	readSent   uint64        // the highest number of a read that went out with a heartbeat, in this term
 
 	commit   entry.Index // committed, and durable here

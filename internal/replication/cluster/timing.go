@@ -132,15 +132,18 @@ func (r *Role) tickLeader(now time.Duration) {
 	}
 	if r.handing && r.transferee == NoNode { // it has not begun, or was given up
 		r.handing = false
-		r.nextPause = min(fullPause, 2*r.cfg.ElectionTimeout<<min(r.kept, 10))
+		r.gaveUp, r.nextPause = now, min(fullPause, 2*r.cfg.ElectionTimeout<<min(r.kept, 10))
 		r.kept++
-		r.cfg.Logger.Warn("the disk is full, and the other node has not taken the lead: another attempt follows", "after", r.nextPause)
+		r.cfg.Logger.Warn("the other node has not taken the lead: if the disk is still full then, another attempt follows", "after", r.nextPause)
 	}
 	if best := r.best(); best != NoNode {
 		if h := r.heir.Load(); h == nil || *h != (heir{r.leading, best}) {
 			r.heir.Store(&heir{r.leading, best})
 		}
 		if r.cfg.Full() && r.transferee == NoNode && (r.gaveUp == 0 || now-r.gaveUp >= r.nextPause) && r.has(best, r.commit) {
+			if now-r.gaveUp > 2*fullPause {
+				r.kept = 0
+			}
 			r.gaveUp, r.nextPause, r.handing = now, fullPause, true
 			r.cfg.Logger.Warn("the disk is full: the lead is handed over", "peer", best)
 			r.handTo(best)
