@@ -123,10 +123,16 @@ func Freeze(pids ...int) (Undo, error) {
 	if err := set(dir, "freezer.state", "FROZEN"); err != nil {
 		return nil, errors.Join(fmt.Errorf("freeze: %w", err), undo())
 	}
+	asked := time.Now()
 	if err := until(stopMax, func() error {
 		state, err := os.ReadFile(filepath.Join(dir, "freezer.state"))
 		if err == nil && strings.TrimSpace(string(state)) != "FROZEN" {
 			err = fmt.Errorf("still %q", state)
+			// Now and then the kernel misses a process that has just been forked, and never gets to it.
+			if time.Since(asked) > freezeAgain {
+				asked = time.Now()
+				err = errors.Join(err, set(dir, "freezer.state", "THAWED"), set(dir, "freezer.state", "FROZEN"))
+			}
 		}
 		return err
 	}); err != nil {
@@ -134,6 +140,9 @@ func Freeze(pids ...int) (Undo, error) {
 	}
 	return undo, nil
 }
+
+// freezeAgain is how long a freeze may take until it is asked for once more.
+const freezeAgain = 500 * time.Millisecond
 
 // freezerPrefix begins the names of groups that are frozen. The process that made one follows.
 const freezerPrefix = "mq-nemesis-"
