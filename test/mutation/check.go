@@ -67,8 +67,13 @@ func (g *goCommand) command(ctx context.Context, args ...string) *exec.Cmd {
 // run runs a check under an overlay; "" for none. dir is for files that it needs, and is the caller's to remove. first says
 // that one failing test is enough.
 func (g *goCommand) run(ctx context.Context, c *Check, overlay, dir string, first bool) (o outcome) {
+	// What fails keeps its folders, and what is killed cannot remove them.
+	temp := filepath.Join(dir, "temp")
+	if err := os.MkdirAll(temp, 0o700); err != nil {
+		return outcome{err: err}
+	}
 	own := *g
-	own.env = append(slices.Clone(g.env), c.Env...)
+	own.env = append(append(slices.Clone(g.env), "TMPDIR="+temp), c.Env...)
 	args := []string{"test", "-json", "-count=1", "-vet=off", "-timeout=" + c.Timeout.String(), "-run=" + runExpression(c.Run)}
 	if overlay != "" {
 		args = append(args, "-overlay="+overlay)

@@ -102,6 +102,8 @@ func TestRun(t *testing.T) {
 	var log bytes.Buffer
 	cfg := fixture(t)
 	cfg.Log = &log
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	before := tree(t, cfg.root)
 	report, err := Run(t.Context(), cfg)
 	if err != nil {
@@ -138,6 +140,9 @@ func TestRun(t *testing.T) {
 	}
 	if after := tree(t, cfg.root); after != before {
 		t.Errorf("the files of the module were changed: %s, and now %s", before, after)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 	text, err := json.Marshal(report)
 	if err != nil || !bytes.Contains(text, []byte(`"caught_by":["sum TestSum"]`)) {
