@@ -183,7 +183,7 @@ func (p *process) onSession() {
 	}
 	p.w.note("session on %d", p.m.i)
 	p.w.stats.sessions++
-	if p.role == node.Follower && p.w.alone == nil {
+	if p.role == node.Follower && p.w.alone == nil && p.w.connected(p) {
 		p.m.gap = false
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"example.com/mq/internal/replication/pair"
@@ -126,6 +127,15 @@ func (p *process) dial(context.Context) (pair.Link, error) {
 	w.note("connection %d from %d to %d", c.number, p.m.i, q.m.i)
 	q.whenAwake(func() { q.serving.Go(func() { q.n.ServeLink(c.ends[1]) }) })
 	return c.ends[0], nil
+}
+
+// connected reports whether a process has a connection that the other machine's process of now has made. What a leader sent
+// before it died may still begin a session, which brings nothing that it has acknowledged alone since. Called with mu held.
+func (w *world) connected(p *process) bool {
+	return slices.ContainsFunc(w.net.conns, func(c *conn) bool {
+		leader, follower := c.ends[0], c.ends[1]
+		return follower.owner == p && !follower.closed && leader.owner == w.machines[1-p.m.i].p && !leader.owner.dead && !leader.closed
+	})
 }
 
 // deliverable lists the directions that have a packet which may arrive now. Called with mu held.
