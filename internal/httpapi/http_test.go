@@ -384,7 +384,7 @@ func TestFraming(t *testing.T) {
 			if a.status != 400 || a.code() != "invalid_argument" || !a.closed {
 				t.Errorf("%d %s, closed %v", a.status, a.body, a.closed)
 			}
-			if d := time.Since(began); d > 2*time.Second {
+			if d := time.Since(began); d > 4*time.Second {
 				t.Errorf("answered after %v", d)
 			}
 			c.atEnd()

@@ -161,7 +161,7 @@ func TestSlowBodyInReserve(t *testing.T) {
 	c.send("POST " + api.PathRaftTransfer + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 	began := time.Now()
 	io.Copy(io.Discard, c)
-	if d := time.Since(began); d > reserveTimeout+lingerSilence+2*time.Second {
+	if d := time.Since(began); d > reserveTimeout+lingerSilence+5*time.Second {
 		t.Errorf("it was kept for %v", d)
 	}
 }
@@ -195,7 +195,9 @@ func TestStreamsDoNotCountAsClients(t *testing.T) {
 
 // TestProbesGetIn: while clients have taken all places, how the node is can still be asked, and nothing else.
 func TestProbesGetIn(t *testing.T) {
-	s := start(t, func(c *Config) { c.ConnectionsMax = 1; c.ClientToken = "c"; c.Metrics = http.NotFoundHandler() })
+	s := start(t, func(c *Config) {
+		c.ConnectionsMax, c.ClientToken, c.Metrics, c.HeaderTimeout = 1, "c", http.NotFoundHandler(), time.Minute
+	})
 	s.fillUp()
 	for _, row := range []struct {
 		request string
@@ -221,7 +223,7 @@ func TestProbesGetIn(t *testing.T) {
 	waitUntil(t, "the reserve is empty", func() bool { _, n, _ := s.counted(); return n == 0 })
 	began := time.Now()
 	s.dial().atEnd() // who says nothing goes soon
-	if d := time.Since(began); d < reserveTimeout/2 || d > 2*reserveTimeout {
+	if d := time.Since(began); d < reserveTimeout/2 || d > reserveTimeout+6*time.Second {
 		t.Errorf("a silent connection was closed after %v", d)
 	}
 }

@@ -91,7 +91,7 @@ func TestDial(t *testing.T) {
 			addr := node(t, row.config, greetAndEcho)
 			for _, host := range []string{addr, strings.Replace(addr, "127.0.0.1", "localhost", 1)} {
 				ctx, cancel := context.WithCancel(t.Context())
-				conn, err := Dial(ctx, Config{URL: row.scheme + host, Token: token, CA: pool, Timeout: 2 * time.Second}, replication)
+				conn, err := Dial(ctx, Config{URL: row.scheme + host, Token: token, CA: pool, Timeout: 10 * time.Second}, replication)
 				if err != nil {
 					t.Fatalf("%s: %v", host, err)
 				}
@@ -142,7 +142,7 @@ func TestDialRefused(t *testing.T) {
 		"beyond":             {Config{URL: "http://192.0.2.1:8080", Token: token}, replication, 0, "unencrypted"},
 		"nobody":             {Config{URL: "http://127.0.0.1:1", Token: token}, replication, 0, "connect"},
 	} {
-		row.cfg.Timeout = 2 * time.Second
+		row.cfg.Timeout = 10 * time.Second
 		conn, err := Dial(t.Context(), row.cfg, row.p)
 		if err == nil {
 			conn.Close()

@@ -18,6 +18,8 @@ import (
 
 // callers use the Go client as programs would: each publishes one record after another, and gives each call 5 s.
 type callers struct {
+	syncs *process.Syncs // beside them
+
 	mu      sync.Mutex // guards all below
 	calls   int
 	longest time.Duration
@@ -25,18 +27,19 @@ type callers struct {
 	stop    func() // ends them after the calls that are under way
 }
 
-// callBudget is how long a program lets the client try.
+// callBudget is how long a program lets the client try. On a disk with slow syncs a takeover may take longer: then it waits for
+// that, too.
 const callBudget = 5 * time.Second
 
 // call lets some callers publish to a cluster until stop.
-func (c *cluster) call(n int) *callers {
+func (c *cluster) call(n int, syncs *process.Syncs) *callers {
 	c.t.Helper()
 	client, err := mq.New(mq.Config{Nodes: c.URLs()})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(c.t.Context())
-	all := &callers{}
+	all := &callers{syncs: syncs}
 	var group sync.WaitGroup
 	for i := range n {
 		group.Go(func() {
@@ -56,13 +59,17 @@ func (c *cluster) call(n int) *callers {
 
 // publish publishes the k-th record of a topic, whose offset must be k: nothing is lost and nothing is twice.
 func (a *callers) publish(client *mq.Client, topic string, k int) {
-	ctx, cancel := context.WithTimeout(context.Background(), callBudget)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	began := time.Now()
 	p, err := client.Publish(ctx, topic, mq.Record{Value: fmt.Append(nil, k)}, mq.PublishOptions{})
 	took := time.Since(began)
-	if err == nil && p.Offset != uint64(k) {
+	slowest := a.syncs.Slowest()
+	switch {
+	case err == nil && p.Offset != uint64(k):
 		err = fmt.Errorf("record %d of %s is at offset %d", k, topic, p.Offset)
+	case err == nil && took > leadMax(callBudget, slowest):
+		err = fmt.Errorf("it would have failed after %v, with syncs of %v", callBudget, slowest)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,8 +80,9 @@ func (a *callers) publish(client *mq.Client, topic string, k int) {
 	}
 }
 
-// forget begins to measure the longest call anew.
+// forget begins to measure the longest call anew, and the slowest sync.
 func (a *callers) forget() {
+	a.syncs.Forget()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.longest = 0
@@ -118,7 +126,7 @@ func TestClusterRoll(t *testing.T) {
 	client := c.client(nil)
 	defer client.Close()
 	run := begin(t, l, client)
-	all := c.call(8)
+	all := c.call(8, process.TimeSyncs(t, c.dir))
 	all.await(c, 100)
 	var leaders, followers stopwatch
 	for range process.Count(t, "MQ_CLUSTER_ROLLS", 1) {
@@ -154,12 +162,12 @@ func TestClusterTransfer(t *testing.T) {
 	client := c.client(nil)
 	defer client.Close()
 	run := begin(t, l, client)
-	all := c.call(8)
-	all.await(c, 100)
 	syncs := process.TimeSyncs(t, c.dir)
+	all := c.call(8, syncs)
+	all.await(c, 100)
 	var gaps stopwatch
 	for i := range process.Count(t, "MQ_CLUSTER_TRANSFERS", 3) {
-		c.transfer(all, syncs, i%2)
+		c.transfer(all, i%2)
 		gap := all.await(c, 50)
 		gaps = append(gaps, gap)
 		report.Count(t, "transfers of the lead", 1)
@@ -185,14 +193,13 @@ const transferSyncs = 20
 // transfer hands the lead over to one of the followers by mq, and begins to measure calls and syncs anew when it does. Where
 // syncs are slow, that node may not get ready within the election timeout that it has: then nothing was done, and it is asked
 // again.
-func (c *cluster) transfer(all *callers, syncs *process.Syncs, follower int) {
+func (c *cluster) transfer(all *callers, follower int) {
 	c.t.Helper()
 	const most = 10
 	for try := 1; ; try++ {
 		to := c.Others(c.AwaitWhole(patience))[follower]
 		stalled := c.stalls()
 		all.forget()
-		syncs.Forget()
 		out, err := c.mq("cluster", "transfer", "--to", fmt.Sprint(to))
 		if err == nil {
 			leader := c.Leader(patience)
@@ -205,9 +212,9 @@ func (c *cluster) transfer(all *callers, syncs *process.Syncs, follower int) {
 			}
 		}
 		refused := strings.Contains(out, "the lead was not handed over") && strings.Contains(out, "nothing was done")
-		slow := transferSyncs*syncs.Slowest() > electionTimeout
+		slow := transferSyncs*all.syncs.Slowest() > electionTimeout
 		if err != nil && !(refused && slow) || try == most {
-			c.t.Fatalf("%v\n%s\nwith syncs of %v\n%s", err, out, syncs.Slowest(), c.Said())
+			c.t.Fatalf("%v\n%s\nwith syncs of %v\n%s", err, out, all.syncs.Slowest(), c.Said())
 		}
 		c.t.Logf("try %d: %v\n%s", try, err, out)
 		all.await(c, 50) // the calls that waited meanwhile

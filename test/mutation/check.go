@@ -58,6 +58,8 @@ func (g *goCommand) command(ctx context.Context, args ...string) *exec.Cmd {
 		// What the caller asks of its own tests does not hold here, but what the machine must be able to.
 		return strings.HasPrefix(v, "MQ_") && !strings.HasPrefix(v, "MQ_REQUIRE_ALL=")
 	}), g.env...)
+	// What made a property fail is not for later runs, which would notice the fault by it.
+	cmd.Env = append(cmd.Env, "RAPID_NOFAILFILE=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = waitAfterKill

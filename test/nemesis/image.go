@@ -269,6 +269,9 @@ func PrivateMounts(variable string) error {
 	if os.Getuid() != 0 || os.Getenv(variable) != "" {
 		return nil
 	}
+	if err := os.Setenv(variable, "1"); err != nil { // also where it was set to nothing
+		return err
+	}
 	// A namespace belongs to a thread. Exec makes this thread the only one.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -281,5 +284,5 @@ func PrivateMounts(variable string) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Exec(self, os.Args, append(os.Environ(), variable+"=1"))
+	return syscall.Exec(self, os.Args, os.Environ())
 }

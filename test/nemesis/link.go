@@ -59,9 +59,10 @@ func NeedLink() error {
 	return nil
 }
 
-// NewLink lays a link between two networks, which keep their addresses with each one. All that it draws follows from the
-// seed and the packets. It ends with Close.
-func NewLink(a, b Place, seed uint64) (*Link, error) {
+// NewLink lays a link between two networks, which keep their addresses with each one. The rates are those one way and back,
+// for the very first packet, too, which the kernel may send by itself. All that it draws follows from the seed and the
+// packets. It ends with Close.
+func NewLink(a, b Place, seed uint64, forth, back Rates) (*Link, error) {
 	near, err := openDevice(a, b)
 	if err != nil {
 		return nil, err
@@ -72,6 +73,7 @@ func NewLink(a, b Place, seed uint64) (*Link, error) {
 		return nil, err
 	}
 	l := &Link{ways: [2]*way{newWay(near, far, seed, 0), newWay(far, near, seed, 1)}}
+	l.Set(forth, back)
 	for _, w := range l.ways {
 		l.done.Go(w.take) // both end with Close
 		l.done.Go(w.give)

@@ -27,9 +27,9 @@ func newPlaces(t testing.TB, n int) (places []Place) {
 	return places
 }
 
-func newLink(t testing.TB, a, b Place, seed uint64) *Link {
+func newLink(t testing.TB, a, b Place, seed uint64, rates Rates) *Link {
 	t.Helper()
-	l, err := NewLink(a, b, seed)
+	l, err := NewLink(a, b, seed, rates, rates)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +155,7 @@ func TestLink(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			places := newPlaces(t, 2)
-			l := newLink(t, places[0], places[1], seed)
-			l.Set(c.rates, c.rates)
+			l := newLink(t, places[0], places[1], seed, c.rates)
 			address := echo(t, places[1])
 			var forth, back Packets
 			lacks := func() bool { // the kernel must have found a flipped bit, which may also be one of the IP header

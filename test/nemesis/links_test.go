@@ -86,7 +86,7 @@ func TestClusterLinks(t *testing.T) {
 	var links []*Link
 	for i := range places {
 		for j := range i {
-			links = append(links, newLink(t, places[i], places[j], dice.Uint64()))
+			links = append(links, newLink(t, places[i], places[j], dice.Uint64(), Rates{}))
 		}
 	}
 	o, flags := reach(t, dir, places)
@@ -110,7 +110,7 @@ func TestPairLinks(t *testing.T) {
 	seed := process.Seed(t)
 	dice := rand.New(rand.NewPCG(seed, 98))
 	places, dir := newPlaces(t, 2), process.KeptDir(t)
-	links := []*Link{newLink(t, places[0], places[1], dice.Uint64())}
+	links := []*Link{newLink(t, places[0], places[1], dice.Uint64(), Rates{})}
 	o, flags := reach(t, dir, places)
 	var (
 		nodes [2]*process.Node

@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Syncs times syncs beside a test: how long something may take that waits for the disk depends on how long the disk takes.
+// Syncs times syncs beside a test: how long something may take that waits for the disk depends on how long the disk takes. Where
+// the whole machine stands still, that counts as a slow sync, too.
 type Syncs struct {
 	t    testing.TB
 	file *os.File
 	stop func() // ends run and waits for it
 
 	mu      sync.Mutex    // guards the fields below
-	began   time.Time     // of the sync that is under way; zero: none is
-	slowest time.Duration // of those that have ended
+	due     time.Time     // from then on what is under way takes time: a sync from its beginning, a pause from when it is late
+	slowest time.Duration // of what has ended
 }
 
 // TimeSyncs begins to overwrite and sync a small file in a folder, again and again. That ends with Stop, or with the test.
@@ -34,7 +35,7 @@ func TimeSyncs(t testing.TB, dir string) *Syncs {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Syncs{t: t, file: f}
+	s := &Syncs{t: t, file: f, due: time.Now()}
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() { // ends with stop
 		defer close(done)
@@ -50,9 +51,14 @@ func TimeSyncs(t testing.TB, dir string) *Syncs {
 }
 
 func (s *Syncs) run(stop <-chan struct{}) {
-	const pause = 50 * time.Millisecond // a stall that matters is much longer, and the test has the disk for itself between
+	const (
+		pause = 50 * time.Millisecond // a stall that matters is much longer, and the test has the disk for itself between
+		late  = pause + 500*time.Millisecond
+		never = 100 * 365 * 24 * time.Hour
+	)
+	defer s.next(never)
 	for {
-		s.note(true)
+		s.next(0)
 		_, err := s.file.WriteAt(make([]byte, 4096), 0)
 		if err == nil {
 			err = unix.Fdatasync(int(s.file.Fd()))
@@ -61,7 +67,7 @@ func (s *Syncs) run(stop <-chan struct{}) {
 			s.t.Errorf("time syncs: %v", err)
 			return
 		}
-		s.note(false)
+		s.next(late)
 		select {
 		case <-stop:
 			return
@@ -70,16 +76,12 @@ func (s *Syncs) run(stop <-chan struct{}) {
 	}
 }
 
-// note notes that a sync begins or has ended.
-func (s *Syncs) note(begins bool) {
+// next notes that something has ended, and that something begins that is late after so long.
+func (s *Syncs) next(late time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if begins {
-		s.began = now
-		return
-	}
-	s.slowest, s.began = max(s.slowest, now.Sub(s.began)), time.Time{}
+	s.slowest, s.due = max(s.slowest, now.Sub(s.due)), now.Add(late)
 }
 
 // Forget begins to look for the slowest sync anew. One that is under way still counts.
@@ -93,10 +95,7 @@ func (s *Syncs) Forget() {
 func (s *Syncs) Slowest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.began.IsZero() {
-		return s.slowest
-	}
-	return max(s.slowest, time.Since(s.began))
+	return max(s.slowest, time.Since(s.due))
 }
 
 // Stop ends the syncs and returns how long the slowest took since Forget.

@@ -159,10 +159,11 @@ func runCommands(t *testing.T, script, start string, starts int, result string) 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euxo", "pipefail")
-	cmd.Stdin = strings.NewReader(script)
+	// Bash ends the nodes that it started, and waits for them: they write into the folder until they are gone.
+	cmd.Stdin = strings.NewReader("trap 'kill -KILL $(jobs -p) || true; wait || true' EXIT\n" + script)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
-	// The nodes that it starts are ended with it.
+	// What it has started ends with it, however it ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	said, err := os.Create(filepath.Join(dir, "said")) // a file: the nodes hold it open after the script has ended

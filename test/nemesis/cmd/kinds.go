@@ -229,11 +229,10 @@ func link(_ context.Context, o *options, a []string) (nemesis.Undo, error) {
 		}
 		places[i] = nemesis.Place{Network: n, Address: a[2*i+1]}
 	}
-	l, err := nemesis.NewLink(places[0], places[1], o.seed)
+	l, err := nemesis.NewLink(places[0], places[1], o.seed, o.rates, o.rates)
 	if err != nil {
 		return nil, err
 	}
-	l.Set(o.rates, o.rates)
 	return l.Close, nil
 }
 
