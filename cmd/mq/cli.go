@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -69,6 +70,7 @@ func run(ctx context.Context, args []string, std streams) (status int) {
 		kong.Vars{"version": version()},
 		kong.Writers(std.out, std.err),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
+		kong.KindMapper(reflect.String, kong.MapperFunc(takeString)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(&c.Global, std),
 		kong.Exit(func(status int) { panic(exitStatus(status)) }),
@@ -86,6 +88,9 @@ func run(ctx context.Context, args []string, std streams) (status int) {
 		}
 	}()
 	command, err := parser.Parse(args)
+	if err == nil && c.Timeout <= 0 {
+		err = fmt.Errorf("--timeout %v: want more than 0", c.Timeout)
+	}
 	if err != nil {
 		fmt.Fprintf(std.err, "mq: %s (see mq --help)\n", plain(err.Error()))
 		return 2
@@ -108,6 +113,21 @@ func run(ctx context.Context, args []string, std streams) (status int) {
 	}
 	fmt.Fprintf(std.err, "mq: %s%s\n", plain(err.Error()), hint)
 	return 1
+}
+
+// takeString takes a word of the command line as it is. By itself kong makes bytes that are no UTF-8 into others without a word:
+// a value would be stored that nobody gave, and a topic deleted that nobody named.
+func takeString(ctx *kong.DecodeContext, target reflect.Value) error {
+	token, err := ctx.Scan.PopValue("string")
+	if err != nil {
+		return err
+	}
+	word, ok := token.Value.(string)
+	if !ok {
+		return fmt.Errorf("%v is no string", token.Value)
+	}
+	target.SetString(word)
+	return nil
 }
 
 func version() string {

@@ -36,15 +36,10 @@ var (
 	ErrBackupRange = errors.New("the backup has no such bytes")
 )
 
-// Settled returns the last entry that is committed and applied, and its time. It is not older than the call, whoever leads.
+// Settled returns the last entry that is committed and applied, and its time. It is not older than the call, whoever leads:
+// while acknowledged entries may follow of which this node cannot know, it returns an *UnavailableError.
 func (b *Broker) Settled() (index entry.Index, timeMS int64, err error) {
-	if b.follower {
-		return 0, 0, &NotLeaderError{}
-	}
-	if _, err := b.mayRead(); err != nil {
-		return 0, 0, err
-	}
-	if err := b.confirmRead(); err != nil {
+	if err := b.mayTell(); err != nil {
 		return 0, 0, err
 	}
 	b.view.RLock()

@@ -304,6 +304,7 @@ func TestTellOnlyWhatIsSure(t *testing.T) {
 		"list groups":    func(r *rig) error { _, _, err := r.ListGroups(&List{Limit: 1}); return err },
 		"describe topic": func(r *rig) error { _, err := r.DescribeTopic([]byte("a"), 1); return err },
 		"describe group": func(r *rig) error { _, err := r.DescribeGroup([]byte("a"), []byte("g")); return err },
+		"backup":         func(r *rig) error { _, _, err := r.Settled(); return err },
 		"seek": func(r *rig) error {
 			_, err := r.SeekGroup(&Seek{Topic: []byte("a"), Group: []byte("g"), By: SeekToEnd, DryRun: true})
 			return err
@@ -319,9 +320,15 @@ func TestTellOnlyWhatIsSure(t *testing.T) {
 			if err := call(r); err != nil {
 				t.Fatal(err)
 			}
-			r.Unsettled(Tail{Topics: map[string]struct{}{"b": {}}})
-			wantUnavailable(t, call(r), errTellUnsettled.Reason, false)
-			r.unsettled.Store(nil)
+			for _, tail := range []Tail{{Topics: map[string]struct{}{"b": {}}}, {Settings: true}} {
+				r.Unsettled(tail)
+				wantUnavailable(t, call(r), errTellUnsettled.Reason, false)
+				r.unsettled.Store(nil)
+			}
+			r.Unsettled(Tail{}) // a marker, say
+			if err := call(r); err != nil {
+				t.Fatal(err)
+			}
 			sure := r.role
 			r.role = doubtful{sure}
 			wantUnavailable(t, call(r), "nobody answers", false)

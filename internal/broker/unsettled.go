@@ -7,6 +7,7 @@ type Tail struct {
 	Groups   map[GroupName]struct{} // whose offsets are moved there, or that are deleted there
 	Retained map[string]struct{}    // topics whose start is moved there, or that are deleted there
 	Kept     map[string]struct{}    // topics with records that stand there once more: where they stood may be gone
+	Settings bool                   // settings of topics are set there
 }
 
 // GroupName names a group of a topic.
@@ -15,10 +16,10 @@ type GroupName struct{ Topic, Group string }
 // Unsettled is called before the first request when the log ends with entries that are not known to be committed. Until
 // Lead, a fetch that would say "there is no record" of a topic that has some there, a fetch by a group that moves or is
 // deleted there, and one of a topic whose start moves or that is deleted there answer an *UnavailableError at once; so does
-// one that does not find records of a topic that has some there once more. All else is served. The maps are the broker's from
-// then on.
+// one that does not find records of a topic that has some there once more. All other fetches are served. What tells of topics
+// and groups, and a backup, answers an *UnavailableError, too. The maps are the broker's from then on.
 func (b *Broker) Unsettled(t Tail) {
-	if len(t.Topics)+len(t.Groups)+len(t.Retained)+len(t.Kept) > 0 {
+	if len(t.Topics)+len(t.Groups)+len(t.Retained)+len(t.Kept) > 0 || t.Settings {
 		b.unsettled.Store(&t)
 	}
 }
@@ -35,8 +36,7 @@ var (
 )
 
 // doubt returns the error for a fetch whose answer depends on the tail, or nil. none says that the answer would be that
-// there is no record. Settings of a topic change no answer here: what tells those confirms the lead, which there is none of
-// yet.
+// there is no record. Settings of a topic change no answer to a fetch.
 func (t *Tail) doubt(q *Fetch, none bool) error {
 	if len(q.Group) > 0 {
 		if _, ok := t.Groups[GroupName{Topic: string(q.Topic), Group: string(q.Group)}]; ok {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"path"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -268,6 +269,41 @@ func TestBackupOfAPair(t *testing.T) {
 		if !errors.As(err, new(*broker.NotLeaderError)) {
 			t.Errorf("the follower: %v", err)
 		}
+	}
+}
+
+// A leader that is back without its follower cannot know the end of what was acknowledged: a backup of what it knows would lack
+// that without a word.
+func TestBackupWaitsForTheEnd(t *testing.T) {
+	c := newCouple(t)
+	c.start(1, Follower, 0)
+	leader := c.start(0, Leader, 1)
+	c.await("a pair that takes writes", func() bool { return c.publish(0, "t", "first") == nil })
+	var last entry.Index
+	var dead *memfs.FS
+	c.await("a log that ends with what was acknowledged", func() bool { // and not yet with a marker behind it
+		last = leader.log.Last() + 1
+		if err := c.publish(0, "t", "acknowledged"); err != nil {
+			t.Fatal(err)
+		}
+		dead = c.fs[0].Clone()
+		return leader.log.Last() == last
+	})
+	c.stop(0)
+	c.stop(1)
+	c.fs[0] = dead
+	leader = c.start(0, Leader, 1)
+	info, err := leader.BackupBegin()
+	if !errors.As(err, new(*broker.UnavailableError)) || !strings.Contains(err.Error(), "before its follower is back") {
+		t.Fatalf("without its follower: %+v, %v", info, err)
+	}
+	c.start(1, Follower, 0)
+	c.await("a backup", func() bool {
+		info, err = leader.BackupBegin()
+		return err == nil
+	})
+	if info.Index < last {
+		t.Errorf("it ends with entry %d, and the log had %d", info.Index, last)
 	}
 }
 

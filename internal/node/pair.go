@@ -152,6 +152,8 @@ func addToTail(t *broker.Tail, e *entry.Entry) error {
 			return err
 		}
 		t.Retained[string(r.Topic)] = struct{}{}
+	case fact.KindTopicConfigured:
+		t.Settings = true
 	}
 	return nil
 }

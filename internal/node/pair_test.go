@@ -387,13 +387,14 @@ func TestTail(t *testing.T) {
 		{Kind: fact.KindTopicDeleted, Payload: fact.AppendTopicDeleted(nil, []byte("deleted"))},
 		{Kind: fact.KindGroupMoved, Payload: fact.AppendGroupMoved(nil, []byte("t"), []byte("moved"), 1)},
 		{Kind: fact.KindGroupDeleted, Payload: fact.AppendGroupDeleted(nil, []byte("t"), []byte("gone"))},
+		{Kind: fact.KindTopicConfigured, Payload: fact.AppendTopicConfigured(nil, []byte("t"), fact.Retention{})},
 		{Kind: fact.KindMarker},
 	} {
 		if err := addToTail(&tail, &e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, want := fmt.Sprint(tail), "{map[appended:{}] map[{t gone}:{} {t moved}:{}] map[deleted:{} retained:{}] map[kept:{}]}"; got != want {
+	if got, want := fmt.Sprint(tail), "{map[appended:{}] map[{t gone}:{} {t moved}:{}] map[deleted:{} retained:{}] map[kept:{}] true}"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if err := addToTail(&tail, &entry.Entry{Kind: fact.KindTopicDeleted}); err == nil {
