@@ -157,7 +157,8 @@ const (
 	beginPause = time.Second
 )
 
-// BackupBegin waits for the end of other backups, unless calls are to be tried for less than the default.
+// BackupBegin waits for the end of other backups, or until the broker knows the end of its log, unless calls are to be tried for
+// less than the default.
 func (s backupSource) BackupBegin(ctx context.Context) (*api.BackupBegun, error) {
 	for start := time.Now(); ; {
 		begun, err := s.Client.BackupBegin(ctx)

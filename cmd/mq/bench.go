@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"example.com/mq/api"
 	"example.com/mq/cmd/mq/internal/bench"
@@ -106,6 +107,9 @@ func (f *benchFlags) run(ctx context.Context, g *Global, std streams, measure fu
 		if size < 0 || size > api.MessageMax {
 			return usagef("--size is 0 to %d", api.MessageMax)
 		}
+	}
+	if !utf8.ValidString(f.Topic) {
+		return usagef("--topic is not valid UTF-8")
 	}
 	token, _, err := g.tokens()
 	if err != nil {

@@ -28,9 +28,6 @@ type waiting struct {
 // tell is for client.Config.Retrying.
 func (w *waiting) tell(failed *client.Error, since, pause time.Duration) {
 	limit := *w.timeout
-	if limit <= 0 {
-		limit = client.RetryForDefault
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if since+pause < patience || !w.told.IsZero() && time.Since(w.told) < limit {

@@ -17,11 +17,8 @@ import (
 // TestWaitingIsTold: a call that is tried again for longer than a moment says so, once, and for what it waits.
 func TestWaitingIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, timeout := range []time.Duration{7 * time.Second, 0} {
+		for _, timeout := range []time.Duration{7 * time.Second, client.RetryForDefault} {
 			limit := timeout
-			if limit == 0 {
-				limit = client.RetryForDefault
-			}
 			var text bytes.Buffer
 			w := &waiting{w: &text, timeout: &timeout}
 			fail := func(since, pause time.Duration, lines int) {

@@ -61,7 +61,12 @@ func (b *Broker) Failed(err error) {
 // has failed.
 func (b *Broker) settle(t *batch, err error) {
 	b.flightMu.Lock()
-	if err != nil {
+	switch {
+	case err == nil:
+	case t.never != "":
+		t.refuseAsFailed(t.never)
+		t.kept = true
+	default:
 		t.refuse(err)
 		t.kept = true
 	}

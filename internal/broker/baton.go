@@ -103,6 +103,9 @@ type batch struct {
 	settled  bool // committed and applied, or known to have failed
 	handedOn bool // the baton has been passed on, so whoever settles or suspends answers
 	kept     bool // the role may still use the frames, for good: they are not used again
+	// never says why the role has not taken it, and never will. Whoever has settled it meanwhile, or is about to, took its outcome
+	// for unknown.
+	never string
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -352,10 +355,13 @@ func (b *Broker) propose(t *batch, take take) error {
 		if b.land(t) {
 			return err
 		}
+		// Failed or Follow has taken it out meanwhile.
 		if !undone(err) {
 			b.Failed(err)
+		} else if errors.Is(err, replication.ErrFailedBefore) {
+			b.neverProposed(t, "the node failed before: "+err.Error())
 		}
-		return nil // Failed or Follow has settled it meanwhile
+		return nil
 	}
 	b.flightMu.Lock()
 	inFlight := len(b.flight) > 0
@@ -365,6 +371,17 @@ func (b *Broker) propose(t *batch, take take) error {
 	invariant.Check(!stays || t.frames.First() == first, "decided as entry %d, logged as entry %d", first, t.frames.First())
 	b.deciding.proposed(t.last, inFlight)
 	return nil
+}
+
+// neverProposed makes the answers to a batch that the role has not taken say so, whoever settles it. They are not given before
+// its leader hands the baton on.
+func (b *Broker) neverProposed(t *batch, reason string) {
+	b.flightMu.Lock()
+	defer b.flightMu.Unlock()
+	t.never = reason
+	if t.settled {
+		t.refuseAsFailed(reason)
+	}
 }
 
 // undone reports whether an error of Propose says that nothing was done.

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -326,6 +327,66 @@ func TestWhileItFails(t *testing.T) {
 		}
 		if r.log.Last() != before {
 			t.Errorf("id %q: it is in the log", id)
+		}
+	}
+}
+
+// failing is a role that has failed: what it is asked meanwhile is not proposed. fails is called within Propose.
+type failing struct {
+	replication.Role
+	fails func()
+}
+
+func (f *failing) Propose(frames *wal.Frames) error {
+	if f.fails == nil {
+		return f.Role.Propose(frames)
+	}
+	f.fails()
+	return fmt.Errorf("%w: %w", replication.ErrFailedBefore, syscall.EIO)
+}
+
+// A batch is with the role, which has failed by itself, when another part of the node fails: nothing of it is proposed, and that
+// is what it is told, whether Failed has settled it then or has only taken it out.
+func TestFailsTwice(t *testing.T) {
+	for name, settled := range map[string]bool{"settled": true, "taken out": false} {
+		for id, unknown := range map[string]bool{"": false, "an id": true} {
+			var role *failing
+			r := newRig(t, func(r *rig) replication.Role {
+				role = &failing{Role: newStandalone(r)}
+				return role
+			})
+			before := r.log.Last()
+			late := make(chan struct{})
+			role.fails = func() {
+				if settled {
+					r.Failed(syscall.ENOENT)
+					close(late)
+					return
+				}
+				r.flightMu.Lock() // as Failed does first
+				flight := r.flight
+				r.flight, r.dead = nil, syscall.ENOENT
+				r.flightMu.Unlock()
+				go func() { // awaited below
+					defer close(late)
+					for handedOn := false; !handedOn; runtime.Gosched() {
+						r.flightMu.Lock()
+						handedOn = flight[0].handedOn
+						r.flightMu.Unlock()
+					}
+					for _, t := range flight {
+						r.settle(t, &UnavailableError{Reason: syscall.ENOENT.Error(), Unknown: true})
+					}
+				}()
+			}
+			var un *UnavailableError
+			if _, err := r.Publish(publishOf("a", id, "one")); !errors.As(err, &un) || un.Unknown != unknown {
+				t.Errorf("%s, id %q: %v", name, id, err)
+			}
+			<-late
+			if r.log.Last() != before {
+				t.Errorf("%s, id %q: it is in the log", name, id)
+			}
 		}
 	}
 }

@@ -180,7 +180,7 @@ func (b *Broker) mayTell() error {
 }
 
 var errTellUnsettled = &UnavailableError{
-	Reason: "records may follow, and topics and groups have changed, of which this node cannot know before its follower is back"}
+	Reason: "records may follow, and topics and groups may have changed, which this node cannot know before its follower is back"}
 
 // topicsNow returns all topics by name. Only those that are new since the last time are sorted in.
 func (s *lists) topicsNow(b *Broker) []listedTopic {

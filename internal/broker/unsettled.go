@@ -7,7 +7,7 @@ type Tail struct {
 	Groups   map[GroupName]struct{} // whose offsets are moved there, or that are deleted there
 	Retained map[string]struct{}    // topics whose start is moved there, or that are deleted there
 	Kept     map[string]struct{}    // topics with records that stand there once more: where they stood may be gone
-	Settings bool                   // settings of topics are set there
+	Settings bool                   // something else is set there that the fold keeps
 }
 
 // GroupName names a group of a topic.

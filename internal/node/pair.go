@@ -152,7 +152,8 @@ func addToTail(t *broker.Tail, e *entry.Entry) error {
 			return err
 		}
 		t.Retained[string(r.Topic)] = struct{}{}
-	case fact.KindTopicConfigured:
+	case fact.KindMarker, fact.KindChecked: // they change nothing
+	default:
 		t.Settings = true
 	}
 	return nil

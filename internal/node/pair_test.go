@@ -387,9 +387,13 @@ func TestTail(t *testing.T) {
 		{Kind: fact.KindTopicDeleted, Payload: fact.AppendTopicDeleted(nil, []byte("deleted"))},
 		{Kind: fact.KindGroupMoved, Payload: fact.AppendGroupMoved(nil, []byte("t"), []byte("moved"), 1)},
 		{Kind: fact.KindGroupDeleted, Payload: fact.AppendGroupDeleted(nil, []byte("t"), []byte("gone"))},
-		{Kind: fact.KindTopicConfigured, Payload: fact.AppendTopicConfigured(nil, []byte("t"), fact.Retention{})},
 		{Kind: fact.KindMarker},
+		{Kind: fact.KindChecked},
+		{Kind: fact.KindTopicConfigured, Payload: fact.AppendTopicConfigured(nil, []byte("t"), fact.Retention{})},
 	} {
+		if tail.Settings {
+			t.Errorf("settings before %v", e.Kind)
+		}
 		if err := addToTail(&tail, &e); err != nil {
 			t.Fatal(err)
 		}

@@ -130,7 +130,8 @@ func (p *process) dial(context.Context) (pair.Link, error) {
 }
 
 // connected reports whether a process has a connection that the other machine's process of now has made. What a leader sent
-// before it died may still begin a session, which brings nothing that it has acknowledged alone since. Called with mu held.
+// before it died may still begin a session, which brings nothing that it has acknowledged alone since. (That both come together is
+// not told apart.) Called with mu held.
 func (w *world) connected(p *process) bool {
 	return slices.ContainsFunc(w.net.conns, func(c *conn) bool {
 		leader, follower := c.ends[0], c.ends[1]

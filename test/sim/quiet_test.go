@@ -104,8 +104,11 @@ func (w *world) tidy() {
 		if w.until(time.Second, func() bool { return false }); w.violation != nil {
 			return
 		}
-		if second == tidyMax/2 && strings.HasPrefix(why, fmt.Sprintf("machine %d has", 1-w.lead)) && !w.write(w.machines[w.lead].p, 1) {
-			return
+		if second == tidyMax/2 && strings.HasPrefix(why, fmt.Sprintf("machine %d has", 1-w.lead)) {
+			w.stats.prodded++
+			if !w.write(w.machines[w.lead].p, 1) {
+				return
+			}
 		}
 		if why = w.untidy(); why == "" {
 			return

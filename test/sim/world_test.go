@@ -145,9 +145,9 @@ type world struct {
 
 // stats count what happened, to show that a run reached what it is for.
 type stats struct {
-	operations, sessions, acks, kills, powerCuts, pauses, cuts, promotions, refusals, replaced, behind, diverged int
-	segments, kept, moved, deleted, byTime                                                                       int
-	outcomes                                                                                                     [4]int
+	operations, sessions, acks, kills, powerCuts, pauses, cuts, promotions, refusals, replaced, behind, diverged, prodded int
+	segments, kept, moved, deleted, byTime                                                                                int
+	outcomes                                                                                                              [4]int
 }
 
 func newWorld(seed uint64, faults *seeds.Faults, verbose io.Writer) *world {
