@@ -91,6 +91,7 @@ func (r *round) fuzz(s scenario, t target, seconds int) (text string, inputs int
 		cmd := r.command(s.lane, t.dir, &b, t.binary, "-test.run", "^$", "-test.fuzz", "^"+t.name+"$", "-test.fuzztime", fmt.Sprintf("%ds", seconds<<try),
 			"-test.fuzzminimizetime", "20x", "-test.parallel", "1", "-test.timeout", "10m",
 			"-test.fuzzcachedir", filepath.Join(r.work, "fuzz", strings.ReplaceAll(strings.TrimPrefix(t.pkg, "./"), "/", "-")))
+		cmd.Env = append(os.Environ(), "TMPDIR="+r.work) // its workers are killed, and remove nothing
 		err := cmd.Run()
 		if cmd.ProcessState != nil {
 			cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
