@@ -154,6 +154,19 @@ func (p *publisher) repeat(ctx context.Context, c *Client) Answer {
 	return a
 }
 
+// mayRepeat repeats until there is an answer: a node that has just come back may know of no leader yet.
+func (p *publisher) mayRepeat(ctx context.Context, c *Client) error {
+	for {
+		a := p.repeat(ctx, c)
+		if a.Outcome == Done {
+			return nil
+		}
+		if a.Outcome != Unknown && !a.elsewhere() || !pause(ctx, time.Millisecond) {
+			return fmt.Errorf("%s cannot repeat a publish: %v", p.name, a)
+		}
+	}
+}
+
 // conflict uses a request id that is taken for another record: it must be refused.
 func (p *publisher) conflict(ctx context.Context, c *Client) Answer {
 	q := p.old[p.rand.IntN(len(p.old))]

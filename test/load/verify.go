@@ -103,8 +103,8 @@ func (l *Load) SettleBy(ctx context.Context, c *Client) error {
 		publishers.Go(func() {
 			err := p.settle(ctx, c)
 			for range min(len(p.old), 8) {
-				if err == nil && p.repeat(ctx, c).Outcome != Done {
-					err = fmt.Errorf("%s cannot repeat a publish", p.name)
+				if err == nil {
+					err = p.mayRepeat(ctx, c)
 				}
 			}
 			if err != nil {
