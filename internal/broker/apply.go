@@ -61,14 +61,13 @@ func (b *Broker) Failed(err error) {
 // has failed.
 func (b *Broker) settle(t *batch, err error) {
 	b.flightMu.Lock()
-	switch {
-	case err == nil:
-	case t.never != "":
-		t.refuseAsFailed(t.never)
+	if err != nil {
 		t.kept = true
-	default:
-		t.refuse(err)
-		t.kept = true
+		if t.never != "" {
+			t.refuseAsFailed(t.never)
+		} else {
+			t.refuse(err)
+		}
 	}
 	t.settled = true
 	answer := t.handedOn

@@ -320,7 +320,7 @@ func TestTellOnlyWhatIsSure(t *testing.T) {
 			if err := call(r); err != nil {
 				t.Fatal(err)
 			}
-			for _, tail := range []Tail{{Topics: map[string]struct{}{"b": {}}}, {Settings: true}} {
+			for _, tail := range []Tail{{Topics: map[string]struct{}{"b": {}}}, {Other: true}} {
 				r.Unsettled(tail)
 				wantUnavailable(t, call(r), errTellUnsettled.Reason, false)
 				r.unsettled.Store(nil)

@@ -7,7 +7,7 @@ type Tail struct {
 	Groups   map[GroupName]struct{} // whose offsets are moved there, or that are deleted there
 	Retained map[string]struct{}    // topics whose start is moved there, or that are deleted there
 	Kept     map[string]struct{}    // topics with records that stand there once more: where they stood may be gone
-	Settings bool                   // something else is set there that the fold keeps
+	Other    bool                   // something else is there that changes the fold, such as settings
 }
 
 // GroupName names a group of a topic.
@@ -19,7 +19,7 @@ type GroupName struct{ Topic, Group string }
 // one that does not find records of a topic that has some there once more. All other fetches are served. What tells of topics
 // and groups, and a backup, answers an *UnavailableError, too. The maps are the broker's from then on.
 func (b *Broker) Unsettled(t Tail) {
-	if len(t.Topics)+len(t.Groups)+len(t.Retained)+len(t.Kept) > 0 || t.Settings {
+	if len(t.Topics)+len(t.Groups)+len(t.Retained)+len(t.Kept) > 0 || t.Other {
 		b.unsettled.Store(&t)
 	}
 }

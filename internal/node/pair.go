@@ -154,7 +154,7 @@ func addToTail(t *broker.Tail, e *entry.Entry) error {
 		t.Retained[string(r.Topic)] = struct{}{}
 	case fact.KindMarker, fact.KindChecked: // they change nothing
 	default:
-		t.Settings = true
+		t.Other = true
 	}
 	return nil
 }

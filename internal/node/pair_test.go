@@ -391,8 +391,8 @@ func TestTail(t *testing.T) {
 		{Kind: fact.KindChecked},
 		{Kind: fact.KindTopicConfigured, Payload: fact.AppendTopicConfigured(nil, []byte("t"), fact.Retention{})},
 	} {
-		if tail.Settings {
-			t.Errorf("settings before %v", e.Kind)
+		if tail.Other {
+			t.Errorf("something else before %v", e.Kind)
 		}
 		if err := addToTail(&tail, &e); err != nil {
 			t.Fatal(err)
